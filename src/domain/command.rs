@@ -1,0 +1,419 @@
+//! What can be asked of the domain, and what it answers.
+//!
+//! A command names the rows it will need as far as they can be known beforehand; whatever a rule
+//! finds beyond that arrives with the next batch (see [`super::world`]).
+
+use std::collections::BTreeMap;
+
+
+use super::{
+    delivery::{Delivery, DeliveryKey, InboxKey},
+    document::DocumentAction,
+    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+    inbox::{Consumer, Inbox},
+    intent::{Intent, IntentDigest},
+    lock::{Lock, TargetKey},
+    operation::{Operation, OperationKey},
+    refusal::Refusal,
+    world::{Access, Body, Need, Unloaded},
+};
+
+/// What a submit does when its target is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLocked {
+    /// Stays ACCEPTED and starts in order.
+    Wait,
+    /// Is refused with TARGET_LOCKED.
+    Fail,
+}
+
+/// Whether a submit is meant or only tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intention {
+    /// It is meant.
+    Execute,
+    /// Check everything, change nothing.
+    ValidateOnly,
+}
+
+/// One instruction under its id. Everything that can be seen from the request alone was checked.
+#[derive(Debug, Clone)]
+pub struct Submit {
+    /// Whose id.
+    pub key: OperationKey,
+    /// When it was made.
+    pub mint_time: MintTime,
+    /// What to do.
+    pub intent: Intent,
+    /// Its digest.
+    pub digest: IntentDigest,
+    /// Its action, parsed.
+    pub action: DocumentAction,
+    /// Where the result goes; absent with `delivery: NONE`.
+    pub inbox: Option<InboxName>,
+    /// What to do when the target is locked.
+    pub on_locked: OnLocked,
+    /// How long it may wait for its start; absent: as the policy says.
+    pub start_deadline: Option<Span>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// The credential's subject.
+    pub subject: String,
+    /// Meant or only tried.
+    pub intention: Intention,
+}
+
+/// One ack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckTarget {
+    /// The inbox.
+    pub inbox: InboxName,
+    /// The number.
+    pub sequence: i64,
+}
+
+/// Everything that changes state goes through one of these.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Claims an id and executes, attaches, or replays.
+    Submit(Box<Submit>),
+    /// Cancels what has not begun.
+    Cancel {
+        /// Whose id.
+        key: OperationKey,
+        /// When it was made.
+        mint_time: MintTime,
+        /// Why.
+        reason: String,
+        /// The credential's subject.
+        subject: String,
+    },
+    /// Acks deliveries, each with its own outcome.
+    Ack {
+        /// Whose.
+        account: Account,
+        /// Which; at most 1,000.
+        targets: Vec<AckTarget>,
+        /// The credential's subject.
+        subject: String,
+        /// The consumer that the caller named; empty if none.
+        consumer: String,
+    },
+    /// Opens a stream of a consumer: takes over from its older streams.
+    Open {
+        /// Which inbox; made at first use.
+        inbox: InboxKey,
+        /// Who.
+        consumer: ConsumerId,
+        /// How many unacked results it may hold.
+        window: i64,
+    },
+    /// Marks a page of deliveries in flight to a stream, and renews its lease.
+    Offer {
+        /// Which inbox.
+        inbox: InboxKey,
+        /// Whose stream.
+        consumer: ConsumerId,
+        /// Which of its streams.
+        epoch: i64,
+        /// How many at most; 0 renews the lease only.
+        limit: i64,
+    },
+    /// Closes a stream: what it holds becomes available again.
+    Close {
+        /// Which inbox.
+        inbox: InboxKey,
+        /// Whose stream.
+        consumer: ConsumerId,
+        /// Which of its streams.
+        epoch: i64,
+    },
+    /// Releases a lock by hand.
+    ReleaseLock {
+        /// Which.
+        target: TargetKey,
+        /// The believed holder.
+        operation_id: OperationId,
+        /// Why.
+        reason: String,
+        /// The credential's subject.
+        subject: String,
+    },
+    /// Looks at a delivery that is due.
+    SweepDelivery {
+        /// Which.
+        key: DeliveryKey,
+        /// Whose outcome it is: known to the search, so that its row is loaded at once.
+        operation_id: OperationId,
+    },
+    /// Looks at an operation that is due.
+    SweepOperation {
+        /// Which.
+        key: OperationKey,
+    },
+    /// Looks at a lock that is due.
+    SweepLock {
+        /// Which.
+        target: TargetKey,
+    },
+    /// Looks at an inbox whose consumers may be gone.
+    SweepInbox {
+        /// Which.
+        key: InboxKey,
+    },
+    /// Folds the count of replays into an operation.
+    FoldReplays {
+        /// Which.
+        key: OperationKey,
+        /// How many since the last fold.
+        count: i64,
+    },
+}
+
+impl Command {
+    /// Whose rows it touches: all rows of one command belong to one account.
+    pub fn account(&self) -> &Account {
+        match self {
+            Command::Submit(submit) => &submit.key.account,
+            Command::Cancel { key, .. }
+            | Command::SweepOperation { key }
+            | Command::FoldReplays { key, .. } => &key.account,
+            Command::Ack { account, .. } => account,
+            Command::Open { inbox, .. }
+            | Command::Offer { inbox, .. }
+            | Command::Close { inbox, .. } => &inbox.account,
+            Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
+            Command::SweepDelivery { key, .. } => &key.inbox.account,
+            Command::SweepInbox { key } => &key.account,
+        }
+    }
+
+    /// The id that must not be in another transaction's hands.
+    pub fn claim(&self) -> Option<&OperationKey> {
+        match self {
+            Command::Submit(submit) => Some(&submit.key),
+            _ => None,
+        }
+    }
+
+    /// Bytes it brings along, for the limit of a batch.
+    pub fn weight(&self) -> usize {
+        match self {
+            // A document's body is loaded and stored beside the arguments; its size is not known
+            // here, and bounded by the policy.
+            Command::Submit(submit) => 1_024 + submit.intent.arguments.len(),
+            Command::Ack { targets, .. } => 64 * targets.len(),
+            _ => 256,
+        }
+    }
+
+    /// The rows it will need, as far as they can be known beforehand.
+    pub fn needs(&self) -> Vec<Need> {
+        match self {
+            Command::Submit(submit) => {
+                let body = match submit.action.reads_content() {
+                    true => Body::Load,
+                    false => Body::Omit,
+                };
+                let account = submit.key.account.clone();
+                let target =
+                    TargetKey { account: account.clone(), target: submit.intent.target.clone() };
+                let mut needs = vec![
+                    Need::Operation(submit.key.clone(), Access::Read),
+                    Need::Account(account.clone(), Access::Read),
+                    Need::Document(target, body),
+                ];
+                let inbox = submit.inbox.clone();
+                needs.extend(inbox.map(|inbox| Need::Inbox(InboxKey { account, inbox })));
+                needs
+            }
+            Command::Cancel { key, .. } | Command::SweepOperation { key } => {
+                vec![Need::Operation(key.clone(), Access::Write)]
+            }
+            Command::FoldReplays { key, .. } => vec![Need::Operation(key.clone(), Access::Write)],
+            Command::Ack { account, targets, .. } => targets
+                .iter()
+                .map(|target| Need::Delivery(target.key(account)))
+                .collect(),
+            Command::Open { inbox, consumer, .. } => vec![
+                Need::Account(inbox.account.clone(), Access::Read),
+                Need::Held(inbox.clone(), consumer.clone()),
+            ],
+            Command::Offer { inbox, limit: 0, .. } => vec![Need::Inbox(inbox.clone())],
+            Command::Offer { inbox, limit, .. } => {
+                vec![Need::Deliverable(inbox.clone(), *limit)]
+            }
+            Command::Close { inbox, consumer, .. } => {
+                vec![Need::Held(inbox.clone(), consumer.clone())]
+            }
+            Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
+                vec![Need::Waiters(target.clone())]
+            }
+            Command::SweepDelivery { key, operation_id } => vec![
+                Need::Operation(
+                    OperationKey { account: key.inbox.account.clone(), id: operation_id.clone() },
+                    Access::Write,
+                ),
+                Need::Delivery(key.clone()),
+            ],
+            Command::SweepInbox { key } => vec![Need::Inbox(key.clone())],
+        }
+    }
+}
+
+impl AckTarget {
+    /// The delivery it names.
+    pub fn key(&self, account: &Account) -> DeliveryKey {
+        let inbox = InboxKey { account: account.clone(), inbox: self.inbox.clone() };
+        DeliveryKey { inbox, sequence: self.sequence }
+    }
+}
+
+/// How a call was answered (contract section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// This call caused it.
+    Executed,
+    /// It joined unfinished work.
+    Attached,
+    /// A stored receipt was returned.
+    Replayed,
+}
+
+/// The answer to a submit.
+#[derive(Debug, Clone)]
+pub struct Submitted {
+    /// The operation.
+    pub operation: Operation,
+    /// How it was answered.
+    pub origin: Origin,
+    /// Its delivery, if this batch holds it; a replay reads it afterwards.
+    pub delivery: Option<Delivery>,
+    /// Who holds the target, if the operation waits.
+    pub waiting_for: Option<Lock>,
+    /// The document's revision and generation after, if this batch holds it.
+    pub projection: Option<(bool, i64, i64)>,
+    /// The submit named this inbox, and the operation's first one stays in place.
+    pub other_inbox: Option<InboxName>,
+    /// Meant or only tried.
+    pub intention: Intention,
+}
+
+/// What a cancel found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// Cancelled, no effect.
+    Cancelled,
+    /// It had ended before.
+    TooLate,
+}
+
+/// How one ack ended (contract section 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// Acked now.
+    Acked,
+    /// Acked before.
+    AlreadyAcked,
+    /// Had expired or died; recorded.
+    AckedLate,
+    /// No longer kept.
+    Retired,
+    /// No such number.
+    NoSuchDelivery,
+}
+
+/// The outcome of one ack.
+#[derive(Debug, Clone)]
+pub struct Acked {
+    /// Which.
+    pub target: AckTarget,
+    /// How it ended.
+    pub outcome: AckOutcome,
+    /// The delivery as it is now, where there is one.
+    pub delivery: Option<Delivery>,
+}
+
+/// What a sweep did to one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swept {
+    /// Nothing was due any more.
+    Nothing,
+    /// An attempt ended; the delivery is pending again.
+    Returned,
+    /// The ack window passed.
+    Expired,
+    /// The retry budget was spent.
+    Dead,
+    /// An operation was not started in time.
+    StartDeadline,
+    /// A lock was released, or its waiters went on.
+    LockReleased,
+    /// A consumer that gave no sign of life was removed.
+    ConsumerRemoved,
+}
+
+/// The answer to a command.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// To [`Command::Submit`].
+    Submitted(Box<Submitted>),
+    /// To [`Command::Cancel`].
+    Cancelled {
+        /// What it found.
+        outcome: CancelOutcome,
+        /// The operation.
+        operation: Box<Operation>,
+        /// Its delivery, if this batch holds it.
+        delivery: Option<Box<Delivery>>,
+    },
+    /// To [`Command::Ack`], in the order asked.
+    Acked(Vec<Acked>),
+    /// To [`Command::Open`].
+    Opened {
+        /// The inbox.
+        inbox: Box<Inbox>,
+        /// The consumer with its new epoch.
+        consumer: Consumer,
+    },
+    /// To [`Command::Offer`], by number within each kind.
+    Offered {
+        /// What is in flight now.
+        deliveries: Vec<Delivery>,
+        /// The inbox after.
+        inbox: Box<Inbox>,
+    },
+    /// To [`Command::Close`].
+    Closed,
+    /// To [`Command::ReleaseLock`]: the lock as it was.
+    Released(Box<Lock>),
+    /// To the sweeps.
+    Swept(Swept),
+    /// To [`Command::FoldReplays`].
+    Folded,
+}
+
+/// Why a command has no answer yet, or never gets a good one.
+#[derive(Debug, Clone)]
+pub enum Halt {
+    /// The answer is no.
+    Refused(Box<Refusal>),
+    /// Rows are missing: it leads the next batch with them.
+    Unloaded(Unloaded),
+}
+
+impl From<Refusal> for Halt {
+    fn from(refusal: Refusal) -> Self {
+        Halt::Refused(Box::new(refusal))
+    }
+}
+
+impl From<Unloaded> for Halt {
+    fn from(unloaded: Unloaded) -> Self {
+        Halt::Unloaded(unloaded)
+    }
+}
+
+/// What a rule returns.
+pub type Decided<T> = Result<T, Halt>;
+

@@ -1,0 +1,123 @@
+//! A delivery: the news of one outcome, apart from the outcome itself (R33).
+
+use super::ids::{Account, ConsumerId, InboxName, OperationId, Target, Timestamp};
+
+/// The key of an inbox.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InboxKey {
+    /// The owner.
+    pub account: Account,
+    /// The name.
+    pub inbox: InboxName,
+}
+
+/// The key of a delivery.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeliveryKey {
+    /// The inbox.
+    pub inbox: InboxKey,
+    /// The number; from 1, in commit order, never used twice.
+    pub sequence: i64,
+}
+
+/// What happened to the news (contract section 3). The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeliveryState {
+    /// Waits for a consumer.
+    Pending = 1,
+    /// Sent and not acked yet.
+    InFlight = 2,
+    /// Acked.
+    Acked = 3,
+    /// The ack window passed.
+    Expired = 4,
+    /// The retry budget is spent.
+    Dead = 5,
+}
+
+impl DeliveryState {
+    /// Every state, in the order of its number.
+    pub const ALL: [DeliveryState; 5] = [
+        DeliveryState::Pending,
+        DeliveryState::InFlight,
+        DeliveryState::Acked,
+        DeliveryState::Expired,
+        DeliveryState::Dead,
+    ];
+
+    /// Reads a stored number.
+    pub fn from_stored(number: i16) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| *state as i16 == number)
+    }
+
+    /// Whether it still takes a slot.
+    pub fn is_open(self) -> bool {
+        match self {
+            DeliveryState::Pending | DeliveryState::InFlight => true,
+            DeliveryState::Acked | DeliveryState::Expired | DeliveryState::Dead => false,
+        }
+    }
+
+    /// The word in texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            DeliveryState::Pending => "PENDING",
+            DeliveryState::InFlight => "IN_FLIGHT",
+            DeliveryState::Acked => "ACKED",
+            DeliveryState::Expired => "EXPIRED",
+            DeliveryState::Dead => "DEAD",
+        }
+    }
+}
+
+/// Who acked, kept in the delivery row: the evidence of a first-attempt ack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckEvidence {
+    /// When.
+    pub time: Timestamp,
+    /// The attempt that was in force.
+    pub attempt: i32,
+    /// The credential's subject.
+    pub subject: String,
+    /// The consumer that the caller named; empty if none.
+    pub consumer: String,
+    /// SHA-256 over all of this and the delivery's key.
+    pub hash: [u8; 32],
+}
+
+/// One delivery as stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The key.
+    pub key: DeliveryKey,
+    /// Whose outcome.
+    pub operation_id: OperationId,
+    /// Which outcome of it.
+    pub outcome_version: i32,
+    /// What happened to the news.
+    pub state: DeliveryState,
+    /// How often it was sent.
+    pub attempt: i32,
+    /// When it was queued.
+    pub queue_time: Timestamp,
+    /// While PENDING after an attempt: from when it may be sent again; absent otherwise.
+    pub available_time: Option<Timestamp>,
+    /// While IN_FLIGHT: until when this attempt may be acked; absent otherwise.
+    pub ack_deadline: Option<Timestamp>,
+    /// When the ack window ends.
+    pub expire_time: Timestamp,
+    /// When the sweeper has to look at it; absent once it has ended.
+    pub due_time: Option<Timestamp>,
+    /// When it was acked, expired or died; absent before.
+    pub end_time: Option<Timestamp>,
+    /// When the last attempt ended without an ack; absent if none did.
+    pub last_failure_time: Option<Timestamp>,
+    /// While IN_FLIGHT: to whom, and to which of its streams; absent otherwise.
+    pub consumer: Option<(ConsumerId, i64)>,
+    /// How often it came back because its stream ended or was taken over.
+    pub returns: i32,
+    /// The target whose lock this delivery holds until it ends; absent if none.
+    pub lock_target: Option<Target>,
+    /// Who acked; absent before, and for late acks kept beside the ended state.
+    pub ack: Option<AckEvidence>,
+}

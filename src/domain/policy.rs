@@ -1,0 +1,149 @@
+//! The clocks and limits (contract sections 6 and 8). Each is a setting of its own.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::Span;
+
+/// Everything time or size decides, as in force for one account.
+///
+/// Clocks are the store's; sizes are in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// How old a mint time may be at first acceptance.
+    pub admission_window: Span,
+    /// How long a record is kept after the operation's end.
+    pub record_retention: Span,
+    /// How long a tombstone is kept after the operation's end.
+    pub tombstone_retention: Span,
+    /// How long a result may wait for its ack, from the moment it is queued.
+    pub ack_window: Span,
+    /// How long one attempt may wait for its ack.
+    pub ack_deadline: Span,
+    /// How often a result is sent at most.
+    pub retry_budget: i32,
+    /// The first pause between attempts; doubles each time.
+    pub backoff_first: Span,
+    /// The longest pause between attempts.
+    pub backoff_limit: Span,
+    /// The longest time a lock is held.
+    pub lock_limit: Span,
+    /// How long an operation may wait for its start.
+    pub start_deadline: Span,
+    /// How far ahead of the store a mint time may be.
+    pub max_clock_skew: Span,
+    /// Slots of an inbox, at most 1,000,000.
+    pub inbox_slots: i64,
+    /// Inboxes of an account.
+    pub inboxes_max: i64,
+    /// Results in flight per inbox.
+    pub in_flight_max: i64,
+    /// Arguments of one operation.
+    pub arguments_bytes_max: usize,
+    /// Content of one document.
+    pub document_bytes_max: usize,
+    /// How long a consumer's entry stays after its last sign of life; not a promise to callers, so
+    /// it is not part of the contract's list. Twice the heartbeat, so that one may be lost.
+    pub consumer_lease: Span,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            admission_window: Span::hours(24),
+            record_retention: Span::days(30),
+            tombstone_retention: Span::days(400),
+            ack_window: Span::minutes(15),
+            ack_deadline: Span::seconds(30),
+            retry_budget: 10,
+            backoff_first: Span::seconds(1),
+            backoff_limit: Span::seconds(60),
+            lock_limit: Span::hours(1),
+            start_deadline: Span::hours(1),
+            max_clock_skew: Span::minutes(5),
+            inbox_slots: 1_000,
+            inboxes_max: 10_000,
+            in_flight_max: 256,
+            arguments_bytes_max: 256 * 1024,
+            document_bytes_max: 1024 * 1024,
+            consumer_lease: Span::seconds(60),
+        }
+    }
+}
+
+/// Slots an inbox can have at most (contract section 6).
+pub const INBOX_SLOTS_LIMIT: i64 = 1_000_000;
+
+impl Policy {
+    /// Checks the policy as a whole.
+    ///
+    /// # Errors
+    /// One sentence that names the two settings that contradict each other, or the one that is out
+    /// of its range.
+    pub fn check(&self) -> Result<(), String> {
+        let spans = [
+            ("admission_window", self.admission_window),
+            ("record_retention", self.record_retention),
+            ("tombstone_retention", self.tombstone_retention),
+            ("ack_window", self.ack_window),
+            ("ack_deadline", self.ack_deadline),
+            ("backoff_first", self.backoff_first),
+            ("backoff_limit", self.backoff_limit),
+            ("lock_limit", self.lock_limit),
+            ("start_deadline", self.start_deadline),
+            ("consumer_lease", self.consumer_lease),
+        ];
+        if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span <= Span(0)) {
+            return Err(format!("{name} must be longer than zero"));
+        }
+        if self.max_clock_skew < Span(0) {
+            return Err("max_clock_skew must not be negative".to_owned());
+        }
+        let longer = [
+            ("record_retention", self.record_retention, "admission_window", self.admission_window),
+            (
+                "tombstone_retention",
+                self.tombstone_retention,
+                "record_retention",
+                self.record_retention,
+            ),
+        ];
+        for (name, span, other, than) in longer {
+            if span <= than {
+                return Err(format!(
+                    "{name} must be longer than {other}: a retry could otherwise arrive when its \
+                     record is gone"
+                ));
+            }
+        }
+        if self.backoff_first > self.backoff_limit {
+            return Err("backoff_first must not be longer than backoff_limit".to_owned());
+        }
+        if self.ack_deadline > self.ack_window {
+            return Err("ack_deadline must not be longer than ack_window".to_owned());
+        }
+        if self.retry_budget < 1 {
+            return Err("retry_budget must be at least 1".to_owned());
+        }
+        if !(1..=INBOX_SLOTS_LIMIT).contains(&self.inbox_slots) {
+            return Err(format!("inbox_slots must be 1 to {INBOX_SLOTS_LIMIT}"));
+        }
+        if self.inboxes_max < 1 || self.in_flight_max < 1 {
+            return Err("inboxes_max and in_flight_max must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_named() {
+        assert_eq!(Policy::default().check(), Ok(()));
+        let policy = Policy { admission_window: Span::days(31), ..Policy::default() };
+        assert!(policy.check().expect_err("contradiction").contains("record_retention"));
+        let policy = Policy { retry_budget: 0, ..Policy::default() };
+        assert!(policy.check().expect_err("range").contains("retry_budget"));
+    }
+}

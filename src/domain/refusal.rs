@@ -1,0 +1,430 @@
+//! "No" is an answer with a name: every refusal, its reason, what it means for the effect, and
+//! the one safe next step (contract section 9).
+//!
+//! What must stay true: a refusal leaves no record. A text never holds an argument, a stored value
+//! or anything of another account.
+
+use super::{
+    ids::{Invalid, OperationId, Span, Timestamp},
+    intent::IntentPart,
+    lock::Lock,
+    standing::Standing,
+};
+
+/// The one safe next step (contract section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryAction {
+    /// The outcome is certain: show it.
+    ShowResult,
+    /// Work is going on.
+    Wait,
+    /// Send the same submit again.
+    ResubmitSameId,
+    /// Settled without effect: a new instruction may take a new id.
+    NewIdSafe,
+    /// Read the target, then decide.
+    ReadCurrentState,
+    /// Settle by evidence.
+    Reconcile,
+    /// A person has to decide.
+    AskHuman,
+    /// Correct the request.
+    FixRequest,
+    /// A permission is missing.
+    RequestAccess,
+    /// Send less, or later.
+    SlowDown,
+}
+
+impl RecoveryAction {
+    /// The word in metadata and texts.
+    pub fn word(self) -> &'static str {
+        match self {
+            RecoveryAction::ShowResult => "SHOW_RESULT",
+            RecoveryAction::Wait => "WAIT",
+            RecoveryAction::ResubmitSameId => "RESUBMIT_SAME_ID",
+            RecoveryAction::NewIdSafe => "NEW_ID_SAFE",
+            RecoveryAction::ReadCurrentState => "READ_CURRENT_STATE",
+            RecoveryAction::Reconcile => "RECONCILE",
+            RecoveryAction::AskHuman => "ASK_HUMAN",
+            RecoveryAction::FixRequest => "FIX_REQUEST",
+            RecoveryAction::RequestAccess => "REQUEST_ACCESS",
+            RecoveryAction::SlowDown => "SLOW_DOWN",
+        }
+    }
+}
+
+/// The next step, with its sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// For programs.
+    pub action: RecoveryAction,
+    /// For people.
+    pub text: String,
+}
+
+/// Why a resume token is not valid here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenFault {
+    /// Not a token of this service, or not of this account.
+    Unreadable,
+    /// A token of another inbox of the account.
+    OtherInbox,
+    /// A position that the inbox has not reached.
+    FuturePosition,
+}
+
+impl TokenFault {
+    /// The word in `cause`.
+    pub fn word(self) -> &'static str {
+        match self {
+            TokenFault::Unreadable => "UNREADABLE",
+            TokenFault::OtherInbox => "OTHER_INBOX",
+            TokenFault::FuturePosition => "FUTURE_POSITION",
+        }
+    }
+}
+
+/// A refusal, before any effect unless [`Refusal::outcome`] says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// A field is wrong.
+    Invalid(Invalid),
+    /// Nobody declared the action.
+    UnknownAction {
+        /// The declared ones.
+        known: Vec<String>,
+    },
+    /// A payload is above its limit.
+    PayloadTooLarge {
+        /// Which.
+        field: &'static str,
+        /// Bytes sent.
+        size: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// The id is bound to another intent.
+    IntentMismatch {
+        /// The parts that differ; never stored values.
+        differs: Vec<IntentPart>,
+    },
+    /// The mint time is too far in the store's future.
+    ClockSkew {
+        /// The store's clock.
+        store_time: Timestamp,
+        /// The skew allowed.
+        limit: Span,
+    },
+    /// The mint time is too old for a first acceptance.
+    AdmissionClosed {
+        /// The store's clock.
+        store_time: Timestamp,
+        /// The window.
+        window: Span,
+    },
+    /// The evidence about ids of that time is gone.
+    EvidenceExpired {
+        /// The account's floor.
+        floor: Timestamp,
+    },
+    /// The inbox has no free slot.
+    InboxFull {
+        /// Its slots.
+        limit: i64,
+        /// Slots taken.
+        in_use: i64,
+        /// The earliest time at which one is released for certain, where that is known.
+        earliest_release: Option<Timestamp>,
+    },
+    /// The account has all it may have of something.
+    AccountQuota {
+        /// Of what.
+        what: &'static str,
+        /// How much.
+        limit: i64,
+    },
+    /// The target is locked, and the caller chose not to wait.
+    TargetLocked {
+        /// By whom, until when.
+        lock: Box<Lock>,
+    },
+    /// There is no record under the id.
+    NoSuchOperation {
+        /// What can be said about the id.
+        standing: Standing,
+    },
+    /// There is no such inbox.
+    NoSuchInbox,
+    /// There is no document.
+    NoSuchDocument,
+    /// Nobody, or another operation, holds the target.
+    NoSuchLock,
+    /// A newer stream of the same consumer took over.
+    StreamSuperseded,
+    /// The consumer did not read what was sent.
+    SlowConsumer,
+    /// The token is not valid here.
+    ResumeTokenInvalid(TokenFault),
+    /// The token is of the inbox's earlier generation.
+    InboxRecreated,
+    /// The token is of the store's earlier life.
+    StoreEpochChanged,
+    /// Too much at once.
+    RateLimited {
+        /// When to come back.
+        retry: Span,
+    },
+    /// The store cannot be reached; it was not asked to commit.
+    StoreUnavailable {
+        /// When to come back.
+        retry: Span,
+    },
+    /// The server is shutting down; the store was not asked to commit.
+    Draining {
+        /// When to come back.
+        retry: Span,
+    },
+    /// Another transaction holds the id now.
+    IdentityHeld {
+        /// When to come back.
+        retry: Span,
+    },
+    /// The answer to a commit was lost and could not be settled.
+    CommitUnknown,
+    /// A fault of ours, found before any effect.
+    Internal,
+    /// No credentials.
+    CredentialsMissing,
+    /// Credentials that are not valid.
+    CredentialsInvalid,
+    /// A permission is missing; never depends on what exists.
+    PermissionMissing {
+        /// Which.
+        permission: &'static str,
+    },
+}
+
+/// Whether an effect is excluded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalOutcome {
+    /// No record, no effect.
+    NoEffect,
+    /// Not known: look up the same id.
+    Unknown,
+}
+
+impl RefusalOutcome {
+    /// The word in metadata.
+    pub fn word(self) -> &'static str {
+        match self {
+            RefusalOutcome::NoEffect => "NO_EFFECT",
+            RefusalOutcome::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl Refusal {
+    /// The stable reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Refusal::Invalid(_) => "INVALID_FIELD",
+            Refusal::UnknownAction { .. } => "UNKNOWN_ACTION",
+            Refusal::PayloadTooLarge { .. } => "PAYLOAD_TOO_LARGE",
+            Refusal::IntentMismatch { .. } => "OPERATION_INTENT_MISMATCH",
+            Refusal::ClockSkew { .. } => "CLOCK_SKEW",
+            Refusal::AdmissionClosed { .. } => "ADMISSION_CLOSED",
+            Refusal::EvidenceExpired { .. } => "EVIDENCE_EXPIRED",
+            Refusal::InboxFull { .. } => "INBOX_FULL",
+            Refusal::AccountQuota { .. } => "ACCOUNT_QUOTA",
+            Refusal::TargetLocked { .. } => "TARGET_LOCKED",
+            Refusal::NoSuchOperation { .. } => "NO_SUCH_OPERATION",
+            Refusal::NoSuchInbox => "NO_SUCH_INBOX",
+            Refusal::NoSuchDocument => "NO_SUCH_DOCUMENT",
+            Refusal::NoSuchLock => "NO_SUCH_LOCK",
+            Refusal::StreamSuperseded => "STREAM_SUPERSEDED",
+            Refusal::SlowConsumer => "SLOW_CONSUMER",
+            Refusal::ResumeTokenInvalid(_) => "RESUME_TOKEN_INVALID",
+            Refusal::InboxRecreated => "INBOX_RECREATED",
+            Refusal::StoreEpochChanged => "STORE_EPOCH_CHANGED",
+            Refusal::RateLimited { .. } => "RATE_LIMITED",
+            Refusal::StoreUnavailable { .. } => "STORE_UNAVAILABLE",
+            Refusal::Draining { .. } => "DRAINING",
+            Refusal::IdentityHeld { .. } => "IDENTITY_HELD",
+            Refusal::CommitUnknown => "COMMIT_UNKNOWN",
+            Refusal::Internal => "INTERNAL",
+            Refusal::CredentialsMissing => "CREDENTIALS_MISSING",
+            Refusal::CredentialsInvalid => "CREDENTIALS_INVALID",
+            Refusal::PermissionMissing { .. } => "PERMISSION_MISSING",
+        }
+    }
+
+    /// Whether an effect is excluded.
+    pub fn outcome(&self) -> RefusalOutcome {
+        match self {
+            Refusal::CommitUnknown => RefusalOutcome::Unknown,
+            _ => RefusalOutcome::NoEffect,
+        }
+    }
+
+    /// When to come back, where the answer says so.
+    pub fn retry(&self, now: Option<Timestamp>) -> Option<Span> {
+        match self {
+            Refusal::RateLimited { retry }
+            | Refusal::StoreUnavailable { retry }
+            | Refusal::Draining { retry }
+            | Refusal::IdentityHeld { retry } => Some(*retry),
+            Refusal::InboxFull { earliest_release, .. } => {
+                let wait = (*earliest_release)? - now?;
+                Some(wait.clamp(Span::millis(100), Span::minutes(1)))
+            }
+            Refusal::TargetLocked { lock } => {
+                let wait = lock.holder.as_ref()?.release_time - now?;
+                Some(wait.clamp(Span::millis(100), Span::minutes(1)))
+            }
+            Refusal::CommitUnknown => Some(Span::seconds(1)),
+            _ => None,
+        }
+    }
+
+    /// What went wrong, for people.
+    pub fn text(&self) -> String {
+        match self {
+            Refusal::Invalid(invalid) => format!("{} {}", invalid.field, invalid.problem),
+            Refusal::UnknownAction { known } => {
+                format!("the action is not declared; known actions: {}", known.join(", "))
+            }
+            Refusal::PayloadTooLarge { field, size, limit } => {
+                format!("{field} has {size} bytes; at most {limit} are allowed")
+            }
+            Refusal::IntentMismatch { differs } => {
+                let words: Vec<&str> = differs.iter().map(|part| part.word()).collect();
+                format!("the id is bound to another intent; it differs in: {}", words.join(", "))
+            }
+            Refusal::ClockSkew { limit, .. } => format!(
+                "the id's mint time is more than {} s ahead of the store's clock",
+                limit.0 / 1_000_000
+            ),
+            Refusal::AdmissionClosed { window, .. } => format!(
+                "the id's mint time is older than the admission window of {} s",
+                window.0 / 1_000_000
+            ),
+            Refusal::EvidenceExpired { .. } => {
+                "the id is as old as records that are no longer kept: it may have been used"
+                    .to_owned()
+            }
+            Refusal::InboxFull { limit, in_use, .. } => format!(
+                "the inbox has no free slot: {in_use} of {limit} are in use; ack results, or wait \
+                 until they expire"
+            ),
+            Refusal::AccountQuota { what, limit } => {
+                format!("the account has reached its limit of {limit} {what}")
+            }
+            Refusal::TargetLocked { .. } => "another operation holds the target".to_owned(),
+            Refusal::NoSuchOperation { standing } => {
+                format!("there is no record under this id ({})", standing.word())
+            }
+            Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
+            Refusal::NoSuchDocument => "there is no document at this target".to_owned(),
+            Refusal::NoSuchLock => "no such lock: nobody, or another operation, holds it".to_owned(),
+            Refusal::StreamSuperseded => {
+                "a newer stream of the same consumer took over; its deliveries continue there"
+                    .to_owned()
+            }
+            Refusal::SlowConsumer => {
+                "the stream was not read in time; open it again with the last token".to_owned()
+            }
+            Refusal::ResumeTokenInvalid(fault) => format!(
+                "the resume token is not valid here ({}); open the stream without a token to \
+                 start with everything that is unacked",
+                fault.word()
+            ),
+            Refusal::InboxRecreated => {
+                "the inbox was deleted and used again since this token; open without a token"
+                    .to_owned()
+            }
+            Refusal::StoreEpochChanged => {
+                "the store was restored since this token; open without a token, and look up what \
+                 is unresolved"
+                    .to_owned()
+            }
+            Refusal::RateLimited { .. } => "too many requests at once".to_owned(),
+            Refusal::StoreUnavailable { .. } => "the store cannot be reached now".to_owned(),
+            Refusal::Draining { .. } => "this server is shutting down".to_owned(),
+            Refusal::IdentityHeld { .. } => {
+                "another transaction holds this id now; send the same id again".to_owned()
+            }
+            Refusal::CommitUnknown => {
+                "the store's answer to the commit was lost; look up the same id".to_owned()
+            }
+            Refusal::Internal => "a fault of the service, before any effect".to_owned(),
+            Refusal::CredentialsMissing => {
+                "credentials are missing; send authorization: Bearer TOKEN".to_owned()
+            }
+            Refusal::CredentialsInvalid => "the credentials are not valid".to_owned(),
+            Refusal::PermissionMissing { permission } => {
+                format!("the permission {permission} is missing")
+            }
+        }
+    }
+
+    /// The next step. Never "use a new id" for doubt about an old one.
+    pub fn recovery(&self) -> RecoveryAction {
+        match self {
+            Refusal::Invalid(_)
+            | Refusal::UnknownAction { .. }
+            | Refusal::PayloadTooLarge { .. }
+            | Refusal::IntentMismatch { .. }
+            | Refusal::ClockSkew { .. }
+            | Refusal::ResumeTokenInvalid(_)
+            | Refusal::InboxRecreated
+            | Refusal::NoSuchInbox
+            | Refusal::NoSuchLock => RecoveryAction::FixRequest,
+            Refusal::NoSuchOperation { standing } => standing.recovery(),
+            Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
+                RecoveryAction::ReadCurrentState
+            }
+            Refusal::NoSuchDocument => RecoveryAction::ReadCurrentState,
+            Refusal::InboxFull { .. }
+            | Refusal::AccountQuota { .. }
+            | Refusal::RateLimited { .. }
+            | Refusal::SlowConsumer => RecoveryAction::SlowDown,
+            Refusal::TargetLocked { .. }
+            | Refusal::IdentityHeld { .. }
+            | Refusal::StreamSuperseded
+            | Refusal::StoreEpochChanged => RecoveryAction::Wait,
+            Refusal::StoreUnavailable { .. }
+            | Refusal::Draining { .. }
+            | Refusal::CommitUnknown
+            | Refusal::Internal => RecoveryAction::ResubmitSameId,
+            Refusal::CredentialsMissing
+            | Refusal::CredentialsInvalid
+            | Refusal::PermissionMissing { .. } => RecoveryAction::RequestAccess,
+        }
+    }
+
+    /// The next step, with a sentence that names the operation where there is one.
+    pub fn recovery_for(&self, id: Option<&OperationId>) -> Recovery {
+        let action = self.recovery();
+        let named = id.map_or_else(|| "The call".to_owned(), |id| format!("Operation {id}"));
+        let known = match self.outcome() {
+            RefusalOutcome::NoEffect => "had no effect through this call",
+            RefusalOutcome::Unknown => "has an outcome that is not known to you",
+        };
+        let next = match action {
+            RecoveryAction::ShowResult => "Show the result.",
+            RecoveryAction::Wait => "Wait, then send the same id again.",
+            RecoveryAction::ResubmitSameId => {
+                "Look it up, or send the same submit with the same id again."
+            }
+            RecoveryAction::NewIdSafe => "A new instruction may take a new id.",
+            RecoveryAction::ReadCurrentState => "Read the target as it is now, then decide.",
+            RecoveryAction::Reconcile => "Settle the outcome by evidence.",
+            RecoveryAction::AskHuman => "Ask a person.",
+            RecoveryAction::FixRequest => "Correct the request.",
+            RecoveryAction::RequestAccess => "Ask for access.",
+            RecoveryAction::SlowDown => "Send less, or later.",
+        };
+        Recovery { action, text: format!("{named} {known}: {}. {next}", self.text()) }
+    }
+}

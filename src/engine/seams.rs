@@ -1,0 +1,161 @@
+//! The seams: clock, spawning, randomness and the network, so that a simulation can own them.
+//!
+//! What must stay true: nothing in the crate reads a wall clock, rolls dice, starts a task or
+//! binds a socket except through these. File locks are taken in `store/sqlite`, behind
+//! [`Seams::store_file_lock`].
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio_util::task::TaskTracker;
+
+use crate::domain::ids::{Span, Timestamp};
+
+/// A future without a borrowed part.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Work that blocks its thread.
+pub type BlockingTask = Box<dyn FnOnce() + Send>;
+
+/// How the process meets the world outside its stores.
+#[derive(Clone)]
+pub struct Seams {
+    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    clock_offset: Arc<AtomicI64>,
+    random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    spawn: Arc<dyn Fn(Task) + Send + Sync>,
+    blocking: Blocking,
+    file_lock: FileLock,
+    tasks: TaskTracker,
+}
+
+/// Where calls that block run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// On threads of their own: the normal case.
+    Threads,
+    /// In place: a simulation stays deterministic.
+    Inline,
+}
+
+/// Whether the embedded store's file is locked against a second process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileLock {
+    /// A second process is refused.
+    Exclusive,
+    /// Several simulated replicas share one file.
+    Shared,
+}
+
+impl Seams {
+    /// The real world: the system's clock and randomness, tokio's tasks and threads.
+    pub fn system() -> Self {
+        let tasks = TaskTracker::new();
+        let tracker = tasks.clone();
+        Seams {
+            clock: Arc::new(system_time),
+            clock_offset: Arc::new(AtomicI64::new(0)),
+            random: Arc::new(system_random),
+            spawn: Arc::new(move |task| drop(tracker.spawn(task))),
+            blocking: Blocking::Threads,
+            file_lock: FileLock::Exclusive,
+            tasks,
+        }
+    }
+
+    /// The same with another clock, randomness and way to block: for a simulation.
+    pub fn simulated(
+        clock: impl Fn() -> Timestamp + Send + Sync + 'static,
+        random: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        Seams {
+            clock: Arc::new(clock),
+            random: Arc::new(random),
+            blocking: Blocking::Inline,
+            file_lock: FileLock::Shared,
+            ..Seams::system()
+        }
+    }
+
+    /// The process clock, moved by the offset. It is the clock of the embedded store, and of
+    /// nothing else that decides.
+    pub fn now(&self) -> Timestamp {
+        (self.clock)() + self.clock_offset()
+    }
+
+    /// How far tests have moved the store's clock.
+    pub fn clock_offset(&self) -> Span {
+        Span(self.clock_offset.load(Ordering::SeqCst))
+    }
+
+    /// Moves the store's clock, on both stores, for every clone of these seams.
+    pub fn move_clock(&self, by: Span) {
+        self.clock_offset.fetch_add(by.0, Ordering::SeqCst);
+    }
+
+    /// A random number.
+    pub fn random(&self) -> u64 {
+        (self.random)()
+    }
+
+    /// Random bytes, for ids and keys.
+    pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for chunk in bytes.chunks_mut(8) {
+            let random = self.random().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+        bytes
+    }
+
+    /// Starts a task that is tracked until it ends (style 25).
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        (self.spawn)(Box::pin(task));
+    }
+
+    /// Where blocking calls run.
+    pub fn blocking(&self) -> Blocking {
+        self.blocking
+    }
+
+    /// Whether the embedded store's file is locked.
+    pub fn store_file_lock(&self) -> FileLock {
+        self.file_lock
+    }
+
+    /// Waits.
+    pub async fn sleep(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    /// Waits until every task that was started has ended; nothing new may start after this.
+    pub async fn join(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl std::fmt::Debug for Seams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seams").field("blocking", &self.blocking).finish_non_exhaustive()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+fn system_time() -> Timestamp {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that asks for randomness")]
+fn system_random() -> u64 {
+    getrandom::u64().expect("the operating system gives randomness once it has started")
+}

@@ -1,0 +1,179 @@
+//! Two stores, one meaning: they differ only in how they load and save.
+//!
+//! What must stay true: no rule in here. A store locks and loads what it is told, calls the
+//! decision, writes every change it returned, and says honestly how the commit ended. All SQL of
+//! the crate stands below this folder.
+
+pub mod postgres;
+pub mod query;
+pub mod sqlite;
+
+use std::collections::BTreeSet;
+
+use crate::domain::{
+    ids::Timestamp,
+    operation::OperationKey,
+    world::{Needs, Surroundings, World},
+};
+
+/// The name of a batch: its row settles a commit whose answer was lost (architecture section 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchName {
+    /// The bucket of its first command.
+    pub bucket: i16,
+    /// Random, 16 bytes.
+    pub id: [u8; 16],
+    /// The replica that made it, 16 bytes.
+    pub replica: [u8; 16],
+}
+
+/// What a decision is given besides the world: the ids that another transaction holds now.
+#[derive(Debug, Clone, Default)]
+pub struct HeldIds(pub BTreeSet<OperationKey>);
+
+/// What runs between load and save: pure, synchronous, once per transaction.
+pub type Decide<R> = Box<dyn FnOnce(&mut World, &HeldIds) -> R + Send>;
+
+/// One transaction to run.
+pub struct Transaction<R> {
+    /// Its name.
+    pub batch: BatchName,
+    /// What to lock and load.
+    pub needs: Needs,
+    /// What the world is given besides rows; the store sets the clock.
+    pub surroundings: Surroundings,
+    /// What to decide.
+    pub decide: Decide<R>,
+}
+
+/// What a batch cost, for metrics and for the row budget.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Touches {
+    /// Keys sent in loads, and rows that searches found.
+    pub loaded: usize,
+    /// Rows sent in saves.
+    pub saved: usize,
+    /// Round trips to the store; 0 for the embedded one.
+    pub round_trips: usize,
+    /// Commits that wrote something.
+    pub commits: usize,
+}
+
+/// A transaction that ended well.
+#[derive(Debug)]
+pub struct Committed<R> {
+    /// What the decision returned; durable.
+    pub value: R,
+    /// The store's clock as the decision saw it.
+    pub now: Timestamp,
+    /// What it cost.
+    pub touches: Touches,
+}
+
+/// How a transaction failed. Everything but [`TransactError::Ambiguous`] left nothing behind.
+#[derive(Debug)]
+pub enum TransactError<R> {
+    /// Deadlock, serialization failure, unique violation: worth a second run as a whole.
+    Conflict(String),
+    /// A lock timeout or any other error of a statement: worth halving.
+    Failed(String),
+    /// A count fell short: a bug of ours, refused with INTERNAL.
+    CountShort(String),
+    /// The store cannot be reached, or is busy beyond patience.
+    Unavailable(String),
+    /// The answer to the commit was lost. The value is what will hold if it committed.
+    Ambiguous(R),
+    /// The store must not be used any more (a failed fsync).
+    Fatal(String),
+}
+
+/// How a lost commit was settled.
+#[derive(Debug)]
+pub enum Settled<R> {
+    /// It had committed: the replies already decided hold.
+    Committed,
+    /// It never will: the batch was run again within the settling transaction.
+    RunAgain(Committed<R>),
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The store cannot be reached.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    /// The store's content cannot be read by this release.
+    #[error(transparent)]
+    Unreadable(#[from] crate::domain::record::Unreadable),
+}
+
+/// Why a store does not open. The text says what to change.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// What is the same for every transaction of a store's life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreFacts {
+    /// Which life of the store: changes when it is restored.
+    pub epoch: String,
+    /// The key that authenticates tokens, 32 bytes, kept in the store.
+    pub token_key: [u8; 32],
+}
+
+/// One of the two stores.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// Embedded.
+    Sqlite(sqlite::SqliteStore),
+    /// Shared by replicas.
+    Postgres(postgres::PostgresStore),
+}
+
+impl Store {
+    /// Runs one transaction: load under locks, decide, save, commit. Nothing is written, and no
+    /// flush awaited, where nothing changed. Durable on return.
+    ///
+    /// # Errors
+    /// [`TransactError`]; only `Ambiguous` may have committed.
+    pub async fn transact<R: Send + 'static>(
+        &self,
+        transaction: Transaction<R>,
+    ) -> Result<Committed<R>, TransactError<R>> {
+        match self {
+            Store::Sqlite(store) => store.transact(transaction).await,
+            Store::Postgres(store) => store.transact(transaction).await,
+        }
+    }
+
+    /// Settles a commit whose answer was lost, by the batch's row: waits for the lost transaction
+    /// to end; if it did not commit, runs `transaction` within the settling one.
+    ///
+    /// # Errors
+    /// [`TransactError`], as [`Store::transact`].
+    pub async fn settle<R: Send + 'static>(
+        &self,
+        transaction: Transaction<R>,
+    ) -> Result<Settled<R>, TransactError<R>> {
+        match self {
+            Store::Sqlite(store) => store.settle(transaction).await,
+            Store::Postgres(store) => store.settle(transaction).await,
+        }
+    }
+
+    /// What the store is.
+    pub fn facts(&self) -> &StoreFacts {
+        match self {
+            Store::Sqlite(store) => store.facts(),
+            Store::Postgres(store) => store.facts(),
+        }
+    }
+
+    /// Stops using the store: waits for what runs, closes files and connections.
+    pub async fn close(&self) {
+        match self {
+            Store::Sqlite(store) => store.close().await,
+            Store::Postgres(store) => store.close().await,
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Reads outside a transaction: what is shown, searched or swept. Nothing decided from them is
+//! written without being loaded again under its lock.
+
+use super::{ReadError, Store};
+use crate::domain::{
+    audit::AuditRow,
+    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+    document::Document,
+    ids::{Account, OperationId, Target, Timestamp},
+    inbox::{AccountRow, Inbox},
+    lock::{Lock, TargetKey},
+    operation::{Operation, OperationKey},
+};
+
+/// What [`Store::look_up`] found for one id, all parts read in the order in which they may not
+/// overtake each other: the record first, then its delivery, lock and projection.
+#[derive(Debug, Clone, Default)]
+pub struct LookedUp {
+    /// The record.
+    pub operation: Option<Operation>,
+    /// Its deliveries.
+    pub deliveries: Vec<Delivery>,
+    /// The target's document as it is now, without content.
+    pub document: Option<Document>,
+    /// The lock of its target, while it waits.
+    pub lock: Option<Lock>,
+}
+
+/// Where a page of operations starts: after this one, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationPosition {
+    /// Its acceptance.
+    pub accept_time: Timestamp,
+    /// Its id.
+    pub id: OperationId,
+}
+
+/// What the sweeper looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DueKind {
+    /// Deliveries past their ack deadline or ack window.
+    Deliveries,
+    /// Operations past their start deadline.
+    Operations,
+    /// Locks past their limit, or with waiters to start.
+    Locks,
+    /// Inboxes with consumers past their lease.
+    Inboxes,
+}
+
+/// One row that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Due {
+    /// A delivery and its operation.
+    Delivery(DeliveryKey, OperationId),
+    /// An operation.
+    Operation(OperationKey),
+    /// A lock.
+    Lock(TargetKey),
+    /// An inbox.
+    Inbox(InboxKey),
+}
+
+/// Where the sweeper goes on within a pass: keyset, so that a stuck head never starves the tail.
+/// Opaque to everything but the store that made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DuePosition(pub Vec<u8>);
+
+/// A page of due rows.
+#[derive(Debug, Clone)]
+pub struct DuePage {
+    /// The rows.
+    pub rows: Vec<Due>,
+    /// Where to go on; absent at the end.
+    pub next: Option<DuePosition>,
+}
+
+/// What a waiting reader compares: changes whenever the row does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperationGlimpse {
+    /// The state's number.
+    pub state: i16,
+    /// Rises with each outcome.
+    pub outcome_version: i32,
+}
+
+/// What an open stream compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxGlimpse {
+    /// The highest number used.
+    pub last_sequence: i64,
+    /// Deliveries that wait.
+    pub pending: i64,
+    /// Deliveries in flight.
+    pub in_flight: i64,
+    /// Deliveries that ended.
+    pub ended: i64,
+}
+
+/// Calls the same function of whichever store it is.
+macro_rules! read {
+    ($store:expr, $function:ident ( $($argument:expr),* )) => {
+        match $store {
+            Store::Sqlite(store) => store.$function($($argument),*).await,
+            Store::Postgres(store) => store.$function($($argument),*).await,
+        }
+    };
+}
+
+impl Store {
+    /// The store's clock.
+    ///
+    /// # Errors
+    /// [`ReadError`], as all functions here.
+    pub async fn now(&self) -> Result<Timestamp, ReadError> {
+        read!(self, now())
+    }
+
+    /// What there is under each key, in order.
+    pub async fn look_up(&self, keys: &[OperationKey]) -> Result<Vec<LookedUp>, ReadError> {
+        read!(self, look_up(keys))
+    }
+
+    /// An account's row.
+    pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
+        read!(self, account(account))
+    }
+
+    /// Operations of an account, newest first, without filter: at most `limit`.
+    pub async fn list_operations(
+        &self,
+        account: &Account,
+        after: Option<&OperationPosition>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, ReadError> {
+        read!(self, list_operations(account, after, limit))
+    }
+
+    /// Operations of an account that are not final, newest first: at most `limit`. Uses an index
+    /// of its own, so that history costs nothing.
+    pub async fn list_unresolved(
+        &self,
+        account: &Account,
+        after: Option<&OperationPosition>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, ReadError> {
+        read!(self, list_unresolved(account, after, limit))
+    }
+
+    /// The audit rows of an operation after a number, in order: at most `limit`.
+    pub async fn list_audit(
+        &self,
+        key: &OperationKey,
+        after: i32,
+        limit: i64,
+    ) -> Result<Vec<AuditRow>, ReadError> {
+        read!(self, list_audit(key, after, limit))
+    }
+
+    /// A document with its content.
+    pub async fn document(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
+        read!(self, document(key))
+    }
+
+    /// Documents that exist, by target in byte order, without content: at most `limit`.
+    pub async fn list_documents(
+        &self,
+        account: &Account,
+        prefix: &str,
+        after: Option<&Target>,
+        limit: i64,
+    ) -> Result<Vec<Document>, ReadError> {
+        read!(self, list_documents(account, prefix, after, limit))
+    }
+
+    /// An inbox.
+    pub async fn inbox(&self, key: &InboxKey) -> Result<Option<Inbox>, ReadError> {
+        read!(self, inbox(key))
+    }
+
+    /// Inboxes of an account, by name in byte order: at most `limit`.
+    pub async fn list_inboxes(
+        &self,
+        account: &Account,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Inbox>, ReadError> {
+        read!(self, list_inboxes(account, after, limit))
+    }
+
+    /// The oldest delivery of an inbox that is PENDING or IN_FLIGHT.
+    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
+        read!(self, oldest_open(key))
+    }
+
+    /// Deliveries of an inbox after a number and in one of the states (all if empty), in order:
+    /// at most `limit`.
+    pub async fn list_deliveries(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        states: &[DeliveryState],
+        limit: i64,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        read!(self, list_deliveries(key, after, states, limit))
+    }
+
+    /// EXPIRED and DEAD deliveries after a number, in order: at most `limit`. Uses an index of
+    /// its own.
+    pub async fn list_lost(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        read!(self, list_lost(key, after, limit))
+    }
+
+    /// How many deliveries after `after` are ACKED; counts at most `limit`.
+    pub async fn count_acked(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        limit: i64,
+    ) -> Result<i64, ReadError> {
+        read!(self, count_acked(key, after, limit))
+    }
+
+    /// Deliveries by key, those that exist, in the order asked.
+    pub async fn deliveries(&self, keys: &[DeliveryKey]) -> Result<Vec<Delivery>, ReadError> {
+        read!(self, deliveries(keys))
+    }
+
+    /// Operations by key, those that exist, in the order asked, in one statement.
+    pub async fn operations(&self, keys: &[OperationKey]) -> Result<Vec<Operation>, ReadError> {
+        read!(self, operations(keys))
+    }
+
+    /// Locks of an account, by target in byte order: at most `limit`.
+    pub async fn list_locks(
+        &self,
+        account: &Account,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Lock>, ReadError> {
+        read!(self, list_locks(account, after, limit))
+    }
+
+    /// Rows whose `due_time` has come, at most `limit`, from `after` on.
+    pub async fn due(
+        &self,
+        kind: DueKind,
+        after: Option<&DuePosition>,
+        limit: i64,
+    ) -> Result<DuePage, ReadError> {
+        read!(self, due(kind, after, limit))
+    }
+
+    /// What waiting readers compare, in one read each; absent rows give `None`.
+    pub async fn glimpse(
+        &self,
+        operations: &[OperationKey],
+        inboxes: &[InboxKey],
+    ) -> Result<(Vec<Option<OperationGlimpse>>, Vec<Option<InboxGlimpse>>), ReadError> {
+        read!(self, glimpse(operations, inboxes))
+    }
+
+    /// Deletes batch rows older than `age`, except each replica's newest: at most `limit`.
+    /// Returns how many went.
+    pub async fn sweep_batches(
+        &self,
+        age: crate::domain::ids::Span,
+        limit: i64,
+    ) -> Result<u64, ReadError> {
+        read!(self, sweep_batches(age, limit))
+    }
+}
