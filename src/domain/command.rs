@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-
 use super::{
     delivery::{Delivery, DeliveryKey, InboxKey},
     document::DocumentAction,
@@ -231,10 +230,9 @@ impl Command {
                 vec![Need::Operation(key.clone(), Access::Write)]
             }
             Command::FoldReplays { key, .. } => vec![Need::Operation(key.clone(), Access::Write)],
-            Command::Ack { account, targets, .. } => targets
-                .iter()
-                .map(|target| Need::Delivery(target.key(account)))
-                .collect(),
+            Command::Ack { account, targets, .. } => {
+                targets.iter().map(|target| Need::Delivery(target.key(account))).collect()
+            }
             Command::Open { inbox, consumer, .. } => vec![
                 Need::Account(inbox.account.clone(), Access::Read),
                 Need::Held(inbox.clone(), consumer.clone()),
@@ -416,4 +414,3 @@ impl From<Unloaded> for Halt {
 
 /// What a rule returns.
 pub type Decided<T> = Result<T, Halt>;
-

@@ -400,7 +400,9 @@ fn new_content(
     let (content_type, content) = match action {
         DocumentAction::Delete => return Ok(None),
         DocumentAction::Put { content, content_type } => (content_type.clone(), content.clone()),
-        DocumentAction::Append(text) => (old_type(), Bytes::from(old_text(live)?.to_owned() + text)),
+        DocumentAction::Append(text) => {
+            (old_type(), Bytes::from(old_text(live)?.to_owned() + text))
+        }
         DocumentAction::Splice(edits) => {
             (old_type(), Bytes::from(spliced(old_text(live)?, edits, size_max)?))
         }

@@ -124,10 +124,10 @@ fn survives_canonical_form(token: &str) -> bool {
 /// A decimal text as (negative, digits without outer zeros, exponent of the last digit).
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let negative = text.starts_with('-');
-    let (mantissa, exponent) = text.trim_start_matches('-').split_once(['e', 'E']).unwrap_or((
-        text.trim_start_matches('-'),
-        "0",
-    ));
+    let (mantissa, exponent) = text
+        .trim_start_matches('-')
+        .split_once(['e', 'E'])
+        .unwrap_or((text.trim_start_matches('-'), "0"));
     let exponent: i64 = exponent.parse().ok()?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{whole}{fraction}");

@@ -10,6 +10,7 @@
 
 pub mod audit;
 pub mod command;
+pub mod decide;
 pub mod delivery;
 pub mod document;
 pub mod ids;

@@ -244,8 +244,6 @@ pub fn pack_labels(labels: &std::collections::BTreeMap<String, String>) -> Strin
 ///
 /// # Errors
 /// [`Unreadable`] for text that [`pack_labels`] did not write.
-pub fn unpack_labels(
-    text: &str,
-) -> Result<std::collections::BTreeMap<String, String>, Unreadable> {
+pub fn unpack_labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, Unreadable> {
     serde_json::from_str(text).map_err(|_| Unreadable { what: "set of labels" })
 }

@@ -326,7 +326,9 @@ impl Refusal {
             }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
             Refusal::NoSuchDocument => "there is no document at this target".to_owned(),
-            Refusal::NoSuchLock => "no such lock: nobody, or another operation, holds it".to_owned(),
+            Refusal::NoSuchLock => {
+                "no such lock: nobody, or another operation, holds it".to_owned()
+            }
             Refusal::StreamSuperseded => {
                 "a newer stream of the same consumer took over; its deliveries continue there"
                     .to_owned()

@@ -523,8 +523,7 @@ impl World {
     /// The operations that wait for a target, by ticket: those that the search found and those
     /// that this batch added. Their rows may not be loaded yet.
     pub fn waiters(&self, key: &TargetKey) -> Result<Vec<OperationKey>, Unloaded> {
-        let found =
-            self.waiters.get(key).ok_or_else(|| unloaded(Need::Waiters(key.clone())))?;
+        let found = self.waiters.get(key).ok_or_else(|| unloaded(Need::Waiters(key.clone())))?;
         let mut waiters: Vec<OperationKey> = found
             .iter()
             .filter(|waiter| match self.operations.get(waiter) {
@@ -571,9 +570,9 @@ impl World {
             .deliveries_of(key)
             .filter(|delivery| delivery.state == super::delivery::DeliveryState::Pending)
             .collect();
-        let returned = pending.iter().filter(|delivery| {
-            delivery.available_time.is_some_and(|available| available <= now)
-        });
+        let returned = pending
+            .iter()
+            .filter(|delivery| delivery.available_time.is_some_and(|available| available <= now));
         let fresh = pending.iter().filter(|delivery| {
             let sequence = delivery.key.sequence;
             delivery.attempt == 0 && sequence > offered && sequence <= end
@@ -687,12 +686,8 @@ impl World {
     /// Adds a delivery with a number taken from its inbox: it cannot exist yet.
     pub fn add_delivery(&mut self, delivery: Delivery) {
         let key = delivery.key.clone();
-        let row = Row {
-            access: Access::Write,
-            loaded: None,
-            current: Some(delivery),
-            changed: true,
-        };
+        let row =
+            Row { access: Access::Write, loaded: None, current: Some(delivery), changed: true };
         self.deliveries.rows.insert(key.clone(), row);
         self.undo.push(Undo::Delivery(key, None));
     }
