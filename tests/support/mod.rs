@@ -2,7 +2,13 @@
 //!
 //! What must stay true: every wait has a bound, every process that is started ends with its test
 //! at the latest with the test run, and nothing in here knows an inner type of the service.
-#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    clippy::allow_attributes,
+    reason = "each test binary uses a part of this"
+)]
 
 pub mod client;
 pub mod pattern;
