@@ -225,6 +225,17 @@ impl Reader {
         results
     }
 
+    /// The results of the next frame that has any.
+    pub async fn next_results(&mut self) -> Vec<DeliveredResult> {
+        loop {
+            match self.frame().await.expect("the stream stays open") {
+                Frame::Deliveries(batch) => return batch.results,
+                Frame::Heartbeat(_) => {}
+                other => self.others.push(other),
+            }
+        }
+    }
+
     /// Reads up to `CaughtUp` and returns the results before it.
     pub async fn backlog(&mut self) -> Vec<DeliveredResult> {
         let mut results = Vec::new();

@@ -10,6 +10,7 @@
     reason = "each test binary uses a part of this"
 )]
 
+pub mod answers;
 pub mod client;
 pub mod pattern;
 pub mod postgres;

@@ -94,3 +94,26 @@ pub fn splice(target: &str, edits: &[(u64, u64, &str)]) -> Intent {
 pub fn seconds(seconds: i64) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos: 0 }
 }
+
+/// The same submit, holding its target until its result is acked.
+pub fn until_acked(mut request: SubmitOperationRequest) -> SubmitOperationRequest {
+    let intent = request.intent.as_mut().expect("a submit has an intent");
+    intent.lock_mode = receiptd::proto::LockMode::UntilAcked.into();
+    request
+}
+
+/// The same submit at an expected revision.
+pub fn expecting(mut request: SubmitOperationRequest, revision: i64) -> SubmitOperationRequest {
+    request.intent.as_mut().expect("a submit has an intent").expected_revision = Some(revision);
+    request
+}
+
+/// The same submit into another inbox.
+pub fn into_inbox(request: SubmitOperationRequest, inbox: &str) -> SubmitOperationRequest {
+    SubmitOperationRequest { inbox: inbox.to_owned(), ..request }
+}
+
+/// The same submit, answered when the outcome is there, at most this much later.
+pub fn waiting(request: SubmitOperationRequest, for_seconds: i64) -> SubmitOperationRequest {
+    SubmitOperationRequest { wait: Some(seconds(for_seconds)), ..request }
+}

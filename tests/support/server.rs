@@ -82,6 +82,14 @@ impl Server {
         Caller::new(self.address, TOKEN_B)
     }
 
+    /// Memory in use, in bytes, where the system tells.
+    pub fn memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kibibytes * 1024)
+    }
+
     /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         self.process.kill();
