@@ -151,6 +151,11 @@ fn launch(directory: &TempDir, arguments: &[OsString], listen: &str) -> Result<L
     let path: PathBuf = directory.path().join("stderr");
     let errors = File::options().create(true).append(true).open(path).expect("a log file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_receiptd"));
+    // Settings of the machine, and those of the test run itself, are none of the server's.
+    let inherited = std::env::vars_os().map(|(name, _)| name);
+    for name in inherited.filter(|name| name.to_string_lossy().starts_with("RECEIPTD_")) {
+        command.env_remove(name);
+    }
     command
         .args(arguments)
         .args(["--listen", listen])
