@@ -61,7 +61,7 @@ async fn f11_the_ack_never_arrived(store: TestStore) {
     assert_eq!(sequences(&reader.backlog().await), [1]);
 
     acking.inbox("editor").await;
-    proxy.set(Direction::Up, Mode::CutBefore);
+    proxy.set(Direction::Up, Mode::cut_at("editor"));
     acking.ack("editor", &[1]).await.expect_err("the ack is dropped");
     let again = reader.next_results().await.remove(0);
     assert_eq!((sequence(&again), attempt(&again), again.redelivered), (1, 2, true));

@@ -72,7 +72,7 @@ async fn f01_the_reply_is_dropped(store: TestStore) {
     server.a().submitted(Identity::fresh().put("d1", "base\n")).await;
     let id = Identity::named("op-b");
     caller.get(&id).await;
-    proxy.set(Direction::Down, Mode::CutBefore);
+    proxy.set(Direction::Down, Mode::cut_at(&id.id));
     caller.submit(id.append("d1", "x")).await.expect_err("the reply is dropped");
 
     let mut receipts = Vec::new();
@@ -153,7 +153,7 @@ async fn f25_old_instruction_newer_document(store: TestStore) {
     person.submitted(Identity::fresh().put("d1", "base\n")).await;
     let (n, o) = (Identity::named("op-n"), Identity::named("op-o"));
     caller.get(&n).await;
-    proxy.set(Direction::Down, Mode::CutBefore);
+    proxy.set(Direction::Down, Mode::cut_at(&n.id));
     caller.submit(n.append("d1", "x")).await.expect_err("the reply is lost");
     eventually("op-n to be applied", BOUND, async || {
         (state_of(&person.get(&n).await) == Some(State::Applied)).then_some(())

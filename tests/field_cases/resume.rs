@@ -78,6 +78,10 @@ async fn f08_replays_are_recognisable(store: TestStore) {
     assert!(first.iter().all(|result| !result.redelivered));
     let token = reader.token.clone();
     drop(reader);
+    eventually("the server to see that the stream ended", BOUND, async || {
+        caller.inbox("editor").await.consumers.is_empty().then_some(())
+    })
+    .await;
 
     let fourth = Identity::fresh();
     caller.submitted(into_inbox(fourth.append("d1", "four"), "editor")).await;

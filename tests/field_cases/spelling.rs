@@ -12,9 +12,9 @@ use crate::support::{
 
 on_both_stores!(f27_same_meaning_other_spelling);
 
-/// `document.put` takes any JSON as it is, so that the arguments can hold every kind of value.
-fn merge(arguments: &str) -> Intent {
-    raw_intent("document.merge_patch", "d1", &format!(r#"{{"patch":{arguments}}}"#))
+/// Members that the action does not know are bound by the digest like all others.
+fn append(arguments: &str) -> Intent {
+    raw_intent("document.append", "d1", arguments)
 }
 
 async fn digest(caller: &Caller, intent: Intent) -> Vec<u8> {
@@ -28,7 +28,7 @@ async fn f27_same_meaning_other_spelling(store: TestStore) {
     let server = store.serve(&[]);
     let caller = server.a();
     let id = Identity::named("op-spelling");
-    let original = merge(r#"{"line":"é","n":10,"o":{"a":1,"b":null},"list":[1,2]}"#);
+    let original = append(r#"{"line":"é","n":10,"o":{"a":1,"b":null},"list":[1,2]}"#);
     let first = caller.submitted(id.submit(original.clone())).await;
     assert_eq!(answered(&first), (Origin::Executed, State::Applied));
     assert_eq!(digest(&caller, original).await, receipt(&first).intent_digest);
@@ -40,10 +40,10 @@ async fn f27_same_meaning_other_spelling(store: TestStore) {
         r#"{"line":"é","n":1e1,"o":{"a":1.0,"b":null},"list":[1,2]}"#,
     ];
     for arguments in same {
-        let replay = caller.submitted(id.submit(merge(arguments))).await;
+        let replay = caller.submitted(id.submit(append(arguments))).await;
         assert_eq!(answered(&replay), (Origin::Replayed, State::Applied), "{arguments}");
         assert_eq!(receipt(&replay), receipt(&first));
-        assert_eq!(digest(&caller, merge(arguments)).await, receipt(&first).intent_digest);
+        assert_eq!(digest(&caller, append(arguments)).await, receipt(&first).intent_digest);
     }
     let other = [
         r#"{"line":"é","n":10,"o":{"a":1},"list":[1,2]}"#,
@@ -52,15 +52,19 @@ async fn f27_same_meaning_other_spelling(store: TestStore) {
         "{\"line\":\"e\u{301}\",\"n\":10,\"o\":{\"a\":1,\"b\":null},\"list\":[1,2]}",
     ];
     for arguments in other {
-        let refused = caller.refused(id.submit(merge(arguments))).await;
+        let refused = caller.refused(id.submit(append(arguments))).await;
         assert_eq!(refused.reason, "OPERATION_INTENT_MISMATCH", "{arguments}");
         assert_eq!(refused.value("differs"), "arguments");
-        assert_ne!(digest(&caller, merge(arguments)).await, receipt(&first).intent_digest);
+        assert_ne!(digest(&caller, append(arguments)).await, receipt(&first).intent_digest);
     }
-    let blurred = [r#"{"n":1,"n":2}"#, r#"{"n":9007199254740993}"#, r#"{"n":"\ud800"}"#];
+    let blurred = [
+        r#"{"line":"x","n":1,"n":2}"#,
+        r#"{"line":"x","n":9007199254740993}"#,
+        r#"{"line":"x","n":"\ud800"}"#,
+    ];
     for arguments in blurred {
-        let refused = caller.refused(Identity::fresh().submit(merge(arguments))).await;
+        let refused = caller.refused(Identity::fresh().submit(append(arguments))).await;
         assert_eq!(refused.reason, "INVALID_FIELD", "{arguments}");
     }
-    assert_eq!(caller.document("d1").await.expect("a document").revision, 1);
+    assert_eq!(caller.text("d1").await, ("é\n".to_owned(), 1));
 }

@@ -87,7 +87,7 @@ async fn a_commit_whose_answer_is_lost_is_there() {
     let url = server.url(&database, proxy.address().port());
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("through");
     background(connection);
-    proxy.set(Direction::Down, Mode::CutAt(COMMIT_DONE));
+    proxy.set(Direction::Down, Mode::cut_at(COMMIT_DONE));
     let lost = client.batch_execute("BEGIN; INSERT INTO effect VALUES (1); COMMIT").await;
     assert!(lost.is_err(), "the answer is lost");
     proxy.triggered(Direction::Down, 1).await;

@@ -39,7 +39,14 @@ pub enum Mode {
     /// They are forwarded later.
     Delay(Duration),
     /// From this pattern on nothing is forwarded, and the connection is cut.
-    CutAt(&'static [u8]),
+    CutAt(Vec<u8>),
+}
+
+impl Mode {
+    /// Cuts where these bytes begin: an id in a message, or a command of a protocol.
+    pub fn cut_at(pattern: impl AsRef<[u8]>) -> Mode {
+        Mode::CutAt(pattern.as_ref().to_vec())
+    }
 }
 
 /// A direction.
@@ -224,7 +231,7 @@ async fn pump(from: &mut tcp::OwnedReadHalf, to: &mut tcp::OwnedWriteHalf, lane:
                 tokio::time::sleep(time).await;
                 (waiting.len(), false)
             }
-            Mode::CutAt(pattern) => match find(&waiting, pattern) {
+            Mode::CutAt(pattern) => match find(&waiting, &pattern) {
                 Found::At(at) => (at, true),
                 Found::Not { held } => (waiting.len() - held, false),
             },

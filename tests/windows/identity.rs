@@ -35,7 +35,7 @@ async fn w11_any_other_intent_under_the_id_is_a_conflict_that_shows_nothing(stor
     };
     let other = json!({ "line": "other" }).to_string().into_bytes();
     let variants: [(&str, SubmitOperationRequest); 6] = [
-        ("action", changed(&|intent| intent.action = "document.merge_patch".to_owned())),
+        ("action", changed(&|intent| intent.action = "document.delete".to_owned())),
         ("target", changed(&|intent| intent.target = "d2".to_owned())),
         ("expected_revision", changed(&|intent| intent.expected_revision = Some(2))),
         ("expected_revision", changed(&|intent| intent.expected_revision = None)),

@@ -32,7 +32,7 @@ async fn w1_cut_before_acceptance_leaves_nothing_and_the_retry_starts_once(store
     let id = Identity::fresh();
     assert_eq!(caller.get(&id).await.standing(), Standing::NotAcceptedYet);
 
-    proxy.set(Direction::Up, Mode::CutBefore);
+    proxy.set(Direction::Up, Mode::cut_at(&id.id));
     let lost = caller.submit(id.append("d1", "x")).await.expect_err("the request is cut");
     proxy.triggered(Direction::Up, 1).await;
     assert_ne!(Refused::of(&lost).value("outcome"), "NO_EFFECT", "nobody may promise that");
@@ -95,7 +95,7 @@ async fn w3_cut_after_commit_replays_the_receipt_and_not_the_effect(store: TestS
     let id = Identity::fresh();
     cut_off.get(&id).await;
 
-    proxy.set(Direction::Down, Mode::CutBefore);
+    proxy.set(Direction::Down, Mode::cut_at(&id.id));
     cut_off.submit(id.append("d1", "x")).await.expect_err("the answer is cut");
     let caller = server.a();
     let applied = eventually("the operation to be applied", BOUND, async || {
