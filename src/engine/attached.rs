@@ -63,7 +63,10 @@ impl Streams {
     }
 
     /// Of these inboxes those that exactly one stream reads here, with its room right now.
-    pub(super) fn of(&self, inboxes: impl Iterator<Item = InboxKey>) -> BTreeMap<InboxKey, Attached> {
+    pub(super) fn of(
+        &self,
+        inboxes: impl Iterator<Item = InboxKey>,
+    ) -> BTreeMap<InboxKey, Attached> {
         let mut streams = self.lock();
         let mut attached = BTreeMap::new();
         for inbox in inboxes {

@@ -29,7 +29,7 @@ use crate::{
         refusal::Refusal,
         world::{Need, Needs, Surroundings, Unloaded, World},
     },
-    store::{BatchName, Committed, HeldIds, Settled, Touches, Transaction, TransactError},
+    store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
     telemetry::{self, Settlement},
 };
 
@@ -92,11 +92,11 @@ pub(super) struct Behind {
 impl Behind {
     /// Why a command cannot be decided now, if it cannot.
     pub(super) fn holds_back(&self, command: &Command) -> Option<Decision> {
-        if self.accounts.contains(command.account()) {
-            return Some(Decision::BehindRows);
+        // The id comes first: a command is never put before another one on its id.
+        if identity(command).is_some_and(|key| self.ids.contains(key)) {
+            return Some(Decision::BehindHeld);
         }
-        let key = identity(command)?;
-        self.ids.contains(key).then_some(Decision::BehindHeld)
+        self.accounts.contains(command.account()).then_some(Decision::BehindRows)
     }
 
     /// Remembers what was decided.
@@ -220,8 +220,9 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
     };
     let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
     let decide = shared.decide;
-    let decide =
-        Box::new(move |world: &mut World, held: &HeldIds| decide_all(world, held, &commands, decide));
+    let decide = Box::new(move |world: &mut World, held: &HeldIds| {
+        decide_all(world, held, &commands, decide)
+    });
     Transaction { batch: name, needs, surroundings, decide }
 }
 
@@ -240,9 +241,11 @@ fn decide_all(
     let mut behind = Behind::default();
     let mut each = Vec::with_capacity(commands.len());
     for command in commands {
+        let is_held = command.claim().is_some_and(|key| held.0.contains(key));
         let decision = match behind.holds_back(command) {
+            // Each submit of a held id has a patience of its own.
+            Some(Decision::BehindHeld) | None if is_held => Decision::Held,
             Some(decision) => decision,
-            None if command.claim().is_some_and(|key| held.0.contains(key)) => Decision::Held,
             None => decide_one(world, command, decide),
         };
         behind.note(command, &decision);

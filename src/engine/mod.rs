@@ -45,13 +45,16 @@ use crate::{
         refusal::Refusal,
     },
     engine::seams::Seams,
-    store::{Committed, Settled, Store, Transaction, TransactError},
+    store::{Committed, Settled, Store, TransactError, Transaction},
     telemetry,
     wake::Wake,
 };
 
 /// When to come back to a server that is shutting down: by then another one answers.
 const RETRY_DRAINING: Span = Span::seconds(1);
+
+/// Lanes unless a setting says otherwise: two keep a small machine busy.
+pub const LANES_DEFAULT: usize = 2;
 
 /// A handle; clones share one engine.
 #[derive(Clone)]
@@ -62,15 +65,9 @@ pub struct Engine {
 /// How an engine runs.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
-    /// Lanes that commit in parallel, at least one. An account's lane is its bucket modulo this;
-    /// replicas may differ. Two keep a small machine busy.
+    /// Lanes that commit in parallel, at least one; usually [`LANES_DEFAULT`]. An account's lane is
+    /// its bucket modulo this; replicas may differ.
     pub lanes: usize,
-}
-
-impl Default for EngineSettings {
-    fn default() -> Self {
-        EngineSettings { lanes: 2 }
-    }
 }
 
 /// Deliveries handed to an attached stream right after the commit that put them in flight. Each

@@ -65,8 +65,7 @@ impl Queued {
     pub(super) fn new(command: Command) -> (Self, oneshot::Receiver<Answer>) {
         let (answer, receiver) = oneshot::channel();
         let command = Arc::new(command);
-        let queued =
-            Queued { command, found: Vec::new(), deferrals: 0, held_since: None, answer };
+        let queued = Queued { command, found: Vec::new(), deferrals: 0, held_since: None, answer };
         (queued, receiver)
     }
 
@@ -250,6 +249,10 @@ impl FairQueue {
     /// Puts commands back, each at the front of those that wait for its id. Given in order, they
     /// stay in order: whatever waits for the same id already came later.
     pub(super) fn put_back_held(&mut self, commands: Vec<Queued>) {
+        // The ids take their turns in the same order.
+        for queued in &commands {
+            self.held_line(identity(&queued.command));
+        }
         for queued in commands.into_iter().rev() {
             self.arrived(&queued);
             self.hold(queued, VecDeque::push_front);
@@ -269,15 +272,18 @@ impl FairQueue {
     }
 
     fn hold(&mut self, queued: Queued, place: fn(&mut VecDeque<Queued>, Queued)) {
-        let Some(key) = identity(&queued.command).cloned() else {
-            unreachable!("only a command about an id waits for one")
-        };
         self.accounts.entry(queued.command.account().clone()).or_default().held += 1;
-        let line = self.held.entry(key.clone()).or_default();
-        if line.is_empty() {
-            self.held_turns.push_back(key);
-        }
-        place(line, queued);
+        let command = queued.command.clone();
+        place(self.held_line(identity(&command)), queued);
+    }
+
+    /// Those that wait for an id; a new id has its turn after the others.
+    fn held_line(&mut self, key: Option<&OperationKey>) -> &mut VecDeque<Queued> {
+        let key = key.expect("only a command about an id waits for one");
+        self.held.entry(key.clone()).or_insert_with(|| {
+            self.held_turns.push_back(key.clone());
+            VecDeque::new()
+        })
     }
 
     fn take_held(&mut self, batch: &mut Filling) {
@@ -344,5 +350,119 @@ impl FairQueue {
         if self.accounts.get(account).is_some_and(|line| line.ready.is_empty() && line.held == 0) {
             self.accounts.remove(account);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::scripted::{cancel, heavy_submit, submit},
+        *,
+    };
+
+    fn push(queue: &mut FairQueue, command: Command) {
+        queue.push(Queued::new(command).0).expect("taken");
+    }
+
+    fn push_many(queue: &mut FairQueue, account: &str, count: usize) {
+        for number in 0..count {
+            push(queue, submit(account, &format!("{account}{number}")));
+        }
+    }
+
+    fn ids(batch: &[Queued]) -> Vec<String> {
+        let id = |queued: &Queued| identity(&queued.command).map(|key| key.id.to_string());
+        batch.iter().filter_map(id).collect()
+    }
+
+    #[test]
+    fn another_account_is_in_the_next_batch_and_nobody_has_more_than_half() {
+        let mut queue = FairQueue::default();
+        push_many(&mut queue, "a", 1_000);
+        push_many(&mut queue, "b", 1);
+        let batch = ids(&queue.take());
+        assert_eq!(batch.len(), BATCH_SHARE_MAX + 1);
+        assert!(batch.contains(&"b0".to_owned()));
+        let mine: Vec<&String> = batch.iter().filter(|id| id.starts_with('a')).collect();
+        let expected: Vec<String> = (0..BATCH_SHARE_MAX).map(|id| format!("a{id}")).collect();
+        assert_eq!(mine, expected.iter().collect::<Vec<_>>(), "in order");
+        assert_eq!(queue.take().len(), BATCH_COMMANDS_MAX, "alone it takes all");
+    }
+
+    #[test]
+    fn accounts_take_turns() {
+        let mut queue = FairQueue::default();
+        for account in ["a", "b", "c"] {
+            push_many(&mut queue, account, 2);
+        }
+        assert_eq!(ids(&queue.take()), ["a0", "b0", "c0", "a1", "b1", "c1"]);
+        assert_eq!(queue.waiting(), Waiting::Nothing);
+        assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_batch_has_a_weight_and_a_larger_command_goes_alone() {
+        let mut queue = FairQueue::default();
+        push(&mut queue, heavy_submit("a", "1", BATCH_BYTES_MAX / 2));
+        push(&mut queue, heavy_submit("a", "2", BATCH_BYTES_MAX / 2));
+        push(&mut queue, heavy_submit("a", "3", 2 * BATCH_BYTES_MAX));
+        push(&mut queue, submit("a", "4"));
+        let batches: Vec<_> = (0..4).map(|_| ids(&queue.take())).collect();
+        assert_eq!(batches, [["1"], ["2"], ["3"], ["4"]]);
+    }
+
+    #[test]
+    fn an_account_and_a_lane_have_bounds() {
+        let mut queue = FairQueue::default();
+        push_many(&mut queue, "a", ACCOUNT_COMMANDS_MAX);
+        let refused = |queue: &mut FairQueue, command| queue.push(Queued::new(command).0).err();
+        assert_eq!(refused(&mut queue, submit("a", "x")), Some(NotTaken::Full));
+        for account in ["b", "c", "d"] {
+            push_many(&mut queue, account, ACCOUNT_COMMANDS_MAX);
+        }
+        assert_eq!(queue.commands, LANE_COMMANDS_MAX);
+        assert_eq!(refused(&mut queue, submit("e", "x")), Some(NotTaken::Full));
+        queue.take();
+        assert_eq!(refused(&mut queue, submit("e", "x")), None);
+        queue.close();
+        assert_eq!(refused(&mut queue, submit("e", "y")), Some(NotTaken::Closed));
+        let mut queue = FairQueue::default();
+        push(&mut queue, heavy_submit("a", "1", LANE_BYTES_MAX - 4_096));
+        assert_eq!(refused(&mut queue, heavy_submit("b", "2", 8_192)), Some(NotTaken::Full));
+    }
+
+    #[test]
+    fn what_is_put_back_leads_in_order() {
+        let mut queue = FairQueue::default();
+        push_many(&mut queue, "a", 3);
+        push_many(&mut queue, "b", 3);
+        let batch = queue.take();
+        push_many(&mut queue, "c", 1);
+        push(&mut queue, submit("a", "a3"));
+        queue.put_back(batch);
+        let expected = ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "a3"];
+        assert_eq!(ids(&queue.take()), expected);
+        assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn many_held_ids_leave_room_and_their_followers_stay_behind_them() {
+        let mut queue = FairQueue::default();
+        push_many(&mut queue, "a", BATCH_COMMANDS_MAX);
+        let batch = queue.take();
+        queue.put_back_held(batch);
+        assert_eq!(queue.waiting(), Waiting::HeldOnly);
+        push(&mut queue, cancel("a", "a199"));
+        push(&mut queue, submit("a", "free"));
+        let batch = ids(&queue.take());
+        assert_eq!(batch.len(), BATCH_HELD_MAX + 1);
+        assert_eq!((batch[0].as_str(), batch[50].as_str()), ("a0", "free"));
+        queue.take();
+        queue.take();
+        let batch = ids(&queue.take());
+        assert_eq!(batch.len(), BATCH_HELD_MAX + 1);
+        assert_eq!(batch[49..], ["a199", "a199"]);
+        assert_eq!(queue.waiting(), Waiting::Nothing);
+        assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
     }
 }
