@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
-use metrics::{gauge, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 /// Commands that share one commit.
 pub const BATCH_COMMANDS: &str = "receiptd_batch_commands";

@@ -50,8 +50,8 @@ use crate::{
     wake::Wake,
 };
 
-/// When to come back to a server that is shutting down: by then another one answers.
-const RETRY_DRAINING: Span = Span::seconds(1);
+/// When to come back to a server that takes no more: by then another one answers.
+const RETRY_ELSEWHERE: Span = Span::seconds(1);
 
 /// Lanes unless a setting says otherwise: two keep a small machine busy.
 pub const LANES_DEFAULT: usize = 2;
@@ -154,7 +154,7 @@ impl Engine {
 
     fn take(&self, command: Command) -> Result<oneshot::Receiver<Answer>, Refusal> {
         if self.shared.draining.is_cancelled() {
-            return Err(Refusal::Draining { retry: RETRY_DRAINING });
+            return Err(Refusal::Draining { retry: RETRY_ELSEWHERE });
         }
         self.shared.enqueue(command)
     }
@@ -237,7 +237,7 @@ impl Shared {
     /// Puts a command into the lane of its account.
     fn enqueue(&self, command: Command) -> Result<oneshot::Receiver<Answer>, Refusal> {
         if self.failed.is_cancelled() {
-            return Err(Refusal::StoreUnavailable { retry: RETRY_DRAINING });
+            return Err(Refusal::StoreUnavailable { retry: RETRY_ELSEWHERE });
         }
         let bucket = usize::try_from(command.account().bucket()).unwrap_or(0);
         let (queued, answer) = Queued::new(command);

@@ -182,10 +182,10 @@ pub(super) fn engine(script: impl Fn(Seen<'_>) -> Step + Send + Sync + 'static) 
     let millis = std::time::Duration::from_millis;
     let waits = Waits {
         held_retry: millis(1),
-        held_max: millis(20),
+        held_max: millis(100),
         settle_pause_first: millis(1),
         settle_pause_max: millis(4),
-        settle_max: millis(20),
+        settle_max: millis(100),
         replay_fold: millis(1),
     };
     let backend = Backend::Scripted(store);
@@ -303,7 +303,7 @@ fn digest() -> IntentDigest {
     IntentDigest { version: 1, whole: [0; 32], parts: [0; PART_DIGEST_BYTES * 5] }
 }
 
-fn operation(key: &OperationKey) -> Operation {
+pub(super) fn operation(key: &OperationKey) -> Operation {
     Operation {
         key: key.clone(),
         mint_time: MintTime::from_millis(0),
@@ -333,7 +333,11 @@ fn operation(key: &OperationKey) -> Operation {
 }
 
 /// A delivery numbered by the last part of its operation's id.
-fn delivery(inbox: &InboxKey, key: &OperationKey, consumer: Option<(ConsumerId, i64)>) -> Delivery {
+pub(super) fn delivery(
+    inbox: &InboxKey,
+    key: &OperationKey,
+    consumer: Option<(ConsumerId, i64)>,
+) -> Delivery {
     let number = key.id.as_str().rsplit('-').next().and_then(|number| number.parse().ok());
     Delivery {
         key: DeliveryKey { inbox: inbox.clone(), sequence: number.expect("a number") },
