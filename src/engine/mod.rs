@@ -7,8 +7,8 @@
 //! Deliberately not here: rules (see [`crate::domain::decide`]), SQL (see [`crate::store`]), and
 //! searches that precede a batch.
 //!
-//! [`lane`] takes what [`queue`] holds, and has [`batch`] run it; [`attached`] knows the streams
-//! that take results right after a commit, and [`replays`] counts what needs no commit of its own.
+//! `lane` takes what `queue` holds, and has `batch` run it; `attached` knows the streams
+//! that take results right after a commit, and `replays` counts what needs no commit of its own.
 
 mod attached;
 mod batch;
