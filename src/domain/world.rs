@@ -771,6 +771,36 @@ impl World {
         std::mem::take(&mut self.follow_ups)
     }
 
+    /// The inboxes in which a reader has something new to see: a delivery that waits or has ended,
+    /// or another stream that opened. What only went in flight, or only renewed a lease, does not
+    /// count: a stream would otherwise wake itself with every offer.
+    pub fn changed_inboxes(&self) -> BTreeSet<InboxKey> {
+        let news = |row: &Row<Delivery>| {
+            row.changed
+                && row.current.as_ref().is_none_or(|delivery| {
+                    delivery.state != super::delivery::DeliveryState::InFlight
+                })
+        };
+        let deliveries = self.deliveries.rows.iter().filter(|(_, row)| news(row));
+        let epoch = |inbox: &Option<Inbox>| inbox.as_ref().map(|inbox| inbox.consumer_epoch);
+        let opened = self.inboxes.rows.iter().filter(|(_, row)| {
+            row.changed && row.loaded.is_some() && epoch(&row.loaded) != epoch(&row.current)
+        });
+        let opened = opened.map(|(key, _)| key.clone());
+        deliveries.map(|(key, _)| key.inbox.clone()).chain(opened).collect()
+    }
+
+    /// The operations to which something happened; a count of replays does not count.
+    pub fn changed_operations(&self) -> Vec<OperationKey> {
+        let state = |row: &Option<Operation>| {
+            row.as_ref().map(|row| (row.state, row.outcome_version, row.audit))
+        };
+        let rows = self.operations.rows.iter();
+        let changed =
+            rows.filter(|(_, row)| row.changed && state(&row.loaded) != state(&row.current));
+        changed.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Everything that changed, for the save.
     pub fn into_changes(self) -> Changes {
         Changes {
