@@ -51,7 +51,8 @@ impl Subject {
     fn seams(start: Timestamp) -> Seams {
         // Small numbers: unique ids for batches, and no jitter in the upper half.
         let counter = Arc::new(AtomicU64::new(1));
-        let seams = Seams::simulated(|| Timestamp(0), move || counter.fetch_add(1, Ordering::SeqCst));
+        let seams =
+            Seams::simulated(|| Timestamp(0), move || counter.fetch_add(1, Ordering::SeqCst));
         seams.stop_clock(start);
         seams
     }

@@ -14,7 +14,6 @@ pub mod answers;
 pub mod client;
 pub mod pattern;
 pub mod postgres;
-pub mod process;
 pub mod proxy;
 pub mod requests;
 pub mod server;

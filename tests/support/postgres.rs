@@ -2,7 +2,12 @@
 //!
 //! What must stay true: no server of the machine is used or expected. The data directory is
 //! temporary, the port is free, and the server ends with the test process. Settings that make
-//! commits durable stay on, since the service refuses to run without them.
+//! commits durable stay on, since the service refuses to run without them. This file needs nothing
+//! of the other support but its own child process, so that a test can take it alone.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of this")]
+
+#[path = "process.rs"]
+pub mod process;
 
 use std::{
     fs::File,
@@ -20,7 +25,7 @@ use std::{
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
-use super::{background, process::Owned};
+use process::Owned;
 
 /// Set to `1`, an absent PostgreSQL is a failure and not a skip.
 pub const REQUIRE: &str = "RECEIPTD_REQUIRE_POSTGRES";
@@ -31,6 +36,13 @@ pub struct Postgres {
     databases: AtomicU64,
     // Never dropped, since it lives in a static: the watchdog ends it and removes its directory.
     _process: Owned,
+}
+
+/// The URL of an empty database of the test's own; `None` where PostgreSQL is not installed.
+pub async fn fresh_database() -> Option<String> {
+    let server = tokio::task::block_in_place(postgres)?;
+    let name = server.fresh_database().await;
+    Some(server.url(&name, server.port()))
 }
 
 /// The server of this test binary; `None` where none is installed.
@@ -60,11 +72,12 @@ impl Postgres {
     }
 
     /// A connection of the test's own.
+    #[expect(clippy::disallowed_methods, reason = "a test's own task, not the service's")]
     pub async fn connect(&self, database: &str) -> Client {
         let (client, connection) = tokio_postgres::connect(&self.url(database, self.port), NoTls)
             .await
             .expect("the server of the test run answers");
-        background(connection);
+        tokio::spawn(connection);
         client
     }
 }

@@ -3,6 +3,7 @@
 //! What must stay true: the child ends when [`Owned`] is dropped, and also when the test process
 //! itself is killed: a small watchdog holds the other end of a pipe that only the test process
 //! keeps open.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of this")]
 
 use std::{
     path::Path,

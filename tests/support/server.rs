@@ -17,7 +17,7 @@ use std::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::{BOUND, client::Caller, process::Owned};
+use super::{BOUND, client::Caller, postgres::process::Owned};
 
 /// The token of account `a`, with every permission.
 pub const TOKEN_A: &str = "token-of-account-a-0123456789abcdef";
