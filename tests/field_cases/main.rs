@@ -10,5 +10,6 @@ mod answers;
 mod identity;
 mod queues;
 mod resume;
+mod slow;
 mod spelling;
 mod stores;

@@ -5,6 +5,7 @@
 //! reason.
 
 mod imports;
+mod requirements;
 mod source;
 
 use std::collections::BTreeSet;
@@ -38,11 +39,27 @@ const ROOMS: &[Room] = &[
     Room { path: "src/wake/", uses: Uses::Only(&["wake", "domain", "engine::seams", "store"]) },
     Room {
         path: "src/stream",
-        uses: Uses::Only(&["stream", "engine", "domain", "wake", "store::query", "telemetry"]),
+        uses: Uses::Only(&[
+            "stream",
+            "engine",
+            "domain",
+            "wake",
+            "store::query",
+            "store::ReadError",
+            "telemetry",
+        ]),
     },
     Room {
         path: "src/sweeper",
-        uses: Uses::Only(&["sweeper", "engine", "domain", "wake", "store::query", "telemetry"]),
+        uses: Uses::Only(&[
+            "sweeper",
+            "engine",
+            "domain",
+            "wake",
+            "store::query",
+            "store::ReadError",
+            "telemetry",
+        ]),
     },
     Room {
         path: "src/api/",

@@ -1,7 +1,8 @@
 //! Identity, scope and history: W11, W12, W15, and the negative controls W18.
 
 use receiptd::proto::{
-    LockMode, OperationEventKind, Origin, Standing, SubmitOperationRequest, operation::State,
+    LockMode, OperationEventKind, Origin, RecoveryAction, Standing, SubmitOperationRequest,
+    operation::State,
 };
 use rusqlite::Connection;
 use serde_json::json;
@@ -17,6 +18,7 @@ on_both_stores!(
     w12_another_account_gets_the_answer_for_an_unused_id,
     w15_a_replay_shows_history_beside_the_present_and_overwrites_nothing,
     w18_a_fresh_id_for_the_same_intent_is_a_second_effect,
+    texts_name_the_operation_its_end_and_what_changed,
 );
 
 async fn w11_any_other_intent_under_the_id_is_a_conflict_that_shows_nothing(store: TestStore) {
@@ -100,6 +102,28 @@ async fn w15_a_replay_shows_history_beside_the_present_and_overwrites_nothing(st
     assert_eq!(result_revision(found_receipt(&read)), 13);
     assert_eq!(read.projection.expect("the present").revision, 14);
     assert_eq!(caller.text("d1").await, ("fourteen".to_owned(), 14));
+}
+
+async fn texts_name_the_operation_its_end_and_what_changed(store: TestStore) {
+    let server = store.serve(&[]);
+    let caller = server.a();
+    let id = Identity::fresh();
+    let first = caller.submitted(id.append("notes/today", "x")).await;
+    let replay = caller.submitted(id.append("notes/today", "x")).await;
+    let read = caller.get(&id).await;
+    for recovery in [&first.recovery, &replay.recovery, &read.recovery] {
+        let recovery = recovery.as_ref().expect("a next step");
+        assert_eq!(recovery.action(), RecoveryAction::ShowResult);
+        assert!(recovery.text.contains(&id.id), "which operation: {}", recovery.text);
+        let text = recovery.text.to_lowercase();
+        assert!(text.contains("applied"), "how it ended: {text}");
+        assert!(text.contains("revision 1"), "what changed: {text}");
+    }
+    let change = receipt(&first).document.clone().expect("what changed");
+    assert_eq!((change.base_revision, change.result_revision, change.created), (0, 1, true));
+    assert_eq!((change.size_before, change.size_after), (0, 2));
+    assert_eq!(change.content_hash_after.len(), 32);
+    assert!(change.content_hash_before.is_empty());
 }
 
 /// A control: the harness sees a duplicate where there is one.
