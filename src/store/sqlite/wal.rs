@@ -9,7 +9,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{SyncSender, sync_channel},
     },
     thread::JoinHandle,
@@ -47,6 +47,9 @@ pub(super) struct Wal {
 struct Background {
     signal: SyncSender<()>,
     thread: JoinHandle<()>,
+    /// Held during a checkpoint. SQLite refuses a second one at once instead of waiting, and a
+    /// refusal would put off the emptying of the log for long.
+    turn: Arc<Mutex<()>>,
 }
 
 /// The length of the log and the part of it that was copied, in pages.
@@ -105,6 +108,7 @@ impl Wal {
 
     /// Copies everything, flushes it and cuts the log to nothing. Whether it could.
     fn empty(&self, writer: &Connection) -> bool {
+        let _turn = self.background.as_ref().map(|background| take(&background.turn));
         let emptied = writer
             .busy_timeout(EMPTY_WAIT)
             .and_then(|()| writer.query_row(CHECKPOINT_TRUNCATE, [], |row| row.get::<_, i64>(0)));
@@ -117,7 +121,7 @@ impl Wal {
     /// Ends the thread and empties the log for the last time. The log is read again at the next
     /// opening if that fails.
     pub(super) fn close(mut self, writer: &Connection) {
-        if let Some(Background { signal, thread }) = self.background.take() {
+        if let Some(Background { signal, thread, turn: _ }) = self.background.take() {
             drop(signal);
             if thread.join().is_err() {
                 tracing::error!("the thread of the checkpoints has panicked");
@@ -133,14 +137,21 @@ impl Background {
     fn start(connection: Connection, health: &Arc<Health>) -> std::io::Result<Self> {
         // One signal may wait: it covers everything committed before it is taken.
         let (signal, signals) = sync_channel(1);
-        let health = Arc::clone(health);
+        let turn = Arc::new(Mutex::new(()));
+        let (mine, health) = (Arc::clone(&turn), Arc::clone(health));
         let thread = start_thread("receiptd-checkpoint", move || {
             while signals.recv().is_ok() && health.check().is_ok() {
+                let _turn = take(&mine);
                 checkpoint_passive(&connection, &health);
             }
         })?;
-        Ok(Background { signal, thread })
+        Ok(Background { signal, thread, turn })
     }
+}
+
+/// Takes the turn; a panic in another one spoils nothing.
+fn take(turn: &Mutex<()>) -> MutexGuard<'_, ()> {
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Looks without doing anything.
