@@ -7,6 +7,7 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -41,14 +42,18 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
         })?;
     }
     let mut options = OpenOptions::new();
-    options.create(true).append(true);
+    // A file that exists is not opened here: closing it would release every POSIX lock that
+    // SQLite holds on it in this process.
+    options.create_new(true).write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(path);
-    drop(file.map_err(|error| {
-        OpenError(format!("the store {} cannot be written: {error}", path.display()))
-    })?);
-    Ok(())
+    match options.open(path) {
+        Ok(_created) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => {
+            Err(OpenError(format!("the store {} cannot be created: {error}", path.display())))
+        }
+    }
 }
 
 /// Locks the store against a second process. The lock ends with the handle, also if the process

@@ -32,7 +32,7 @@ fn rows(connection: &Connection, table: &str) -> Result<Vec<String>, Fault> {
     let key = statement.query_map([table], |row| row.get(0))?;
     let key = key.collect::<rusqlite::Result<Vec<String>>>()?.join(", ");
     let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY {key}"))?;
-    let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query([])?;
     let mut rendered = Vec::new();
     while let Some(row) = rows.next()? {

@@ -2,9 +2,9 @@
 //!
 //! What must stay true: what a transaction returned as committed is on the disk; one process uses
 //! the file at a time; one turn of the writer is one batch, so that rows need no locks of their
-//! own. In reading order: [`pool`] runs what blocks; [`connection`], [`migrate`] and [`wal`] care
-//! for the file; [`writer`] takes turns, with [`load`] and [`save`]; [`reads`], [`query`] and
-//! [`due`] are everything outside a turn. Deliberately not here: rules, retries, and names of
+//! own. In reading order: `pool` runs what blocks; `connection`, `migrate` and `wal` care
+//! for the file; `writer` takes turns, with `load` and `save`; `reads`, `query` and
+//! `due` are everything outside a turn. Deliberately not here: rules, retries, and names of
 //! batches, which the engine makes.
 
 mod by_key;

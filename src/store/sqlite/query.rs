@@ -121,12 +121,13 @@ pub(super) fn list_audit(
     many(connection, LIST_AUDIT, parameters, rows::audit_row)
 }
 
-/// Index: the primary key. The prefix is a range, so that nothing beside it is read.
+/// Index: the primary key. The prefix is a range, so that nothing beside it is read; the `+`
+/// keeps the walk from starting at the cursor where that comes before the prefix.
 const LIST_DOCUMENTS: &str = concat!(
     "SELECT ",
     document_columns!(),
-    " FROM documents WHERE bucket = ?1 AND account = ?2 AND target > ?3 AND target >= ?4 \
-     AND target < ?5 AND present = 1 ORDER BY target LIMIT ?6"
+    " FROM documents WHERE bucket = ?1 AND account = ?2 AND +target > ?3 \
+     AND target >= max(?3, ?4) AND target < ?5 AND present = 1 ORDER BY target LIMIT ?6"
 );
 
 /// Documents that exist, by target.
