@@ -228,8 +228,9 @@ fn after_fault(shared: &Shared, part: Part, fault: Fault) -> Vec<Part> {
             Vec::new()
         }
         Fault::Fatal(error) => {
+            // What the failed flush left in the log may count after a restart.
             batch::fail(shared, &error);
-            refuse(commands, &Refusal::StoreUnavailable { retry: RETRY_LATER });
+            refuse(commands, &Refusal::CommitUnknown);
             Vec::new()
         }
         Fault::Unsettled => {
