@@ -309,6 +309,12 @@ mod tests {
     }
 
     #[test]
+    fn a_task_can_carry_it() {
+        fn task(_: impl Future<Output = ()> + Send + 'static) {}
+        let _ = |engine: Engine, period, shutdown| task(run(engine, period, shutdown));
+    }
+
+    #[test]
     fn counts_add_up() {
         let swept = [Swept::Returned, Swept::Dead, Swept::Nothing, Swept::Returned];
         let counts = swept.map(SweepCounts::of).into_iter().fold(SweepCounts::default(), Add::add);

@@ -317,6 +317,12 @@ mod tests {
     }
 
     #[test]
+    fn a_task_can_carry_the_reread() {
+        fn task(_: impl Future<Output = ()> + Send + 'static) {}
+        let _ = |engine: Engine, period, shutdown| task(reread(engine, period, shutdown));
+    }
+
+    #[test]
     fn the_first_look_and_every_difference_wake() {
         let mut seen = HashMap::new();
         let keys = ["a", "b"];
