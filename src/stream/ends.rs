@@ -6,9 +6,7 @@
 use std::time::Duration;
 
 use crate::{
-    domain::{
-        command::Command, delivery::InboxKey, inbox::Consumer, refusal::Refusal, world::HELD_MAX,
-    },
+    domain::{command::Command, delivery::InboxKey, inbox::Consumer, refusal::Refusal},
     engine::Engine,
 };
 
@@ -95,8 +93,8 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// Gives back what the stream holds. One command returns a bounded number of deliveries, so a wide
-/// window takes several.
+/// Gives back what the stream holds. The engine follows up by itself where that is more than one
+/// command may return.
 pub(super) async fn close(engine: &Engine, inbox: &InboxKey, consumer: &Consumer, end: &End) {
     engine.detach(inbox, &consumer.id, consumer.epoch);
     if let End::Refused(refusal) = end
@@ -105,22 +103,16 @@ pub(super) async fn close(engine: &Engine, inbox: &InboxKey, consumer: &Consumer
         // The newer stream took everything over.
         return;
     }
-    let mut rounds = consumer.window / HELD_MAX + 1;
-    let mut failures = 0;
-    while rounds > 0 && failures < CLOSE_TRIES {
+    for failures in 1..=CLOSE_TRIES {
         let command = Command::Close {
             inbox: inbox.clone(),
             consumer: consumer.id.clone(),
             epoch: consumer.epoch,
         };
         match engine.run(command).await.map_err(Fault::from) {
-            Ok(_) => rounds -= 1,
-            // Nothing of this stream is left, or the server no longer takes commands.
-            Err(Fault::End(_)) => return,
-            Err(Fault::Retry(_)) => {
-                failures += 1;
-                tokio::time::sleep(CLOSE_PAUSE * failures).await;
-            }
+            // Done, or nothing of this stream is left, or the server takes no more commands.
+            Ok(_) | Err(Fault::End(_)) => return,
+            Err(Fault::Retry(_)) => tokio::time::sleep(CLOSE_PAUSE * failures).await,
         }
     }
 }

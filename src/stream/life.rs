@@ -16,7 +16,7 @@ use super::{
     ends::{End, Fault, close},
     gaps::GapRange,
     progress::Progress,
-    work::Page,
+    work::{self, Page},
 };
 use crate::{
     domain::{
@@ -105,6 +105,8 @@ pub(super) struct Life {
     withdrawals_wanted: bool,
     /// Some delivery of the inbox ended since the shown ones were compared.
     pub(super) ended_changed: bool,
+    /// How many lost deliveries the inbox had when the last of them were told.
+    pub(super) lost_told: i64,
     /// What the inbox had to offer when an offer last came back short: another one is worth its
     /// transaction only when this changed, or time passed.
     pub(super) exhausted: Option<(i64, i64, i64)>,
@@ -143,13 +145,14 @@ impl Life {
             shutdown,
             watch,
             sender,
-            known: opened,
             page: None,
             handed: None,
             look_wanted: false,
             offer_wanted: true,
             withdrawals_wanted: false,
             ended_changed: false,
+            lost_told: work::lost(&opened),
+            known: opened,
             exhausted: None,
             timers,
             pause: BACKOFF_FIRST,

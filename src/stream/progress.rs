@@ -76,11 +76,15 @@ impl Progress {
         self.backlog
     }
 
-    /// Up to which number everything has been offered to somebody, as the inbox says after an
-    /// offer.
-    pub(super) fn covered(inbox: &Inbox) -> i64 {
-        let fresh = inbox.pending - inbox.returned;
-        if fresh <= 0 { inbox.last_sequence() } else { inbox.offered }
+    /// Up to which number everything is with somebody, told or acked once the page of an offer is
+    /// sent. While deliveries that were never sent wait although the offer found no more, they are
+    /// past their ack window and about to be swept: the cursor waits until they can be told.
+    pub(super) fn covered(&self, inbox: &Inbox, offer: Offered) -> i64 {
+        match (has_fresh(inbox), offer) {
+            (false, _) => inbox.last_sequence(),
+            (true, Offered::Full) => inbox.offered.max(self.cursor),
+            (true, Offered::Short) => self.cursor,
+        }
     }
 
     /// Whether everything that was there at the opening and can be sent now is with the client,
@@ -90,7 +94,7 @@ impl Progress {
             Offered::Short => true,
             Offered::Full => {
                 inbox.pending == 0
-                    || (inbox.returned == 0 && Self::covered(inbox) >= self.last_at_open)
+                    || (inbox.returned == 0 && self.covered(inbox, offer) >= self.last_at_open)
             }
         }
     }
@@ -173,6 +177,11 @@ impl Progress {
     }
 }
 
+/// Whether deliveries wait that were never sent.
+pub(super) fn has_fresh(inbox: &Inbox) -> bool {
+    inbox.pending > inbox.returned
+}
+
 /// Whether an offer returned as many deliveries as it asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
@@ -235,8 +244,18 @@ mod tests {
         sent(&mut progress, &[(1, 1), (2, 1), (3, 1)], &at_open);
         assert_eq!(progress.position(), 3, "not the ten that the inbox has");
         let after = opened(10, 5, 5, 0);
-        progress.cover(Progress::covered(&after), &after);
+        progress.cover(progress.covered(&after, Offered::Full), &after);
         assert_eq!(progress.position(), 5, "4 and 5 had been acked");
+    }
+
+    #[test]
+    fn the_cursor_waits_for_numbers_that_are_about_to_be_lost() {
+        let at_open = opened(10, 0, 10, 0);
+        let progress = Progress::new(0, &at_open, 100);
+        let unswept = opened(10, 10, 7, 0);
+        assert_eq!(progress.covered(&unswept, Offered::Short), 0, "seven can still be told");
+        assert_eq!(progress.covered(&opened(10, 10, 0, 0), Offered::Short), 10);
+        assert_eq!(progress.covered(&opened(10, 10, 2, 2), Offered::Short), 10, "they come back");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     frames,
     gaps::GapMerger,
     life::Life,
-    progress::{Backlog, Offered, Progress},
+    progress::{Backlog, Offered, has_fresh},
     unreadable,
 };
 use crate::{
@@ -99,7 +99,7 @@ impl Life {
         };
         self.page = Some(Page {
             deliveries,
-            covered: Progress::covered(&self.known),
+            covered: self.progress.covered(&self.known, offered),
             ends_backlog: self.progress.backlog_ends(&self.known, offered),
         });
         Ok(())
@@ -115,8 +115,10 @@ impl Life {
         let Reply::Offered { deliveries, inbox } = self.engine.run(command).await? else {
             return Err(Refusal::Internal.into());
         };
-        // Every offer renews the lease; a third of it leaves two more tries.
-        self.timers.renew = Instant::now() + self.engine.policy().consumer_lease.to_std() / 3;
+        if limit == 0 || !deliveries.is_empty() {
+            // This renewed the lease; a third of it leaves two more tries.
+            self.timers.renew = Instant::now() + self.engine.policy().consumer_lease.to_std() / 3;
+        }
         self.learn(*inbox);
         Ok(deliveries)
     }
@@ -250,7 +252,22 @@ impl Life {
                 self.send(Frame::Withdrawn(withdrawn.to_vec())).await?;
             }
         }
+        if self.lost_told != lost(&self.known) && !has_fresh(&self.known) {
+            self.tell_lost_at_the_end().await?;
+        }
         self.withdrawals_told();
+        Ok(())
+    }
+
+    /// Tells what was lost behind the cursor while nothing could be sent: no page will come that
+    /// would tell it.
+    async fn tell_lost_at_the_end(&mut self) -> Result<(), Fault> {
+        let last = self.known.last_sequence();
+        if self.progress.cursor() < last {
+            self.tell_lost(self.progress.cursor(), last).await?;
+            self.progress.cover(last, &self.known);
+        }
+        self.lost_told = lost(&self.known);
         Ok(())
     }
 }
@@ -263,6 +280,11 @@ fn offerable(inbox: &Inbox) -> (i64, i64, i64) {
 /// How many deliveries of an inbox have ended.
 fn ended(inbox: &Inbox) -> i64 {
     inbox.acked_total + inbox.expired_total + inbox.dead_total
+}
+
+/// How many deliveries of an inbox were lost.
+pub(super) fn lost(inbox: &Inbox) -> i64 {
+    inbox.expired_total + inbox.dead_total
 }
 
 fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
