@@ -21,4 +21,6 @@ pub mod stream;
 #[cfg(feature = "server")]
 pub mod sweeper;
 #[cfg(feature = "server")]
+pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod wake;

@@ -10,10 +10,14 @@
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
 
 pub mod audit;
+mod cancel;
 pub mod command;
+pub mod consume;
 pub mod decide;
+mod deliver;
 pub mod delivery;
 pub mod document;
+mod finish;
 pub mod ids;
 pub mod inbox;
 pub mod intent;
@@ -23,6 +27,9 @@ pub mod operation;
 pub mod policy;
 pub mod record;
 pub mod refusal;
+mod release;
 pub mod standing;
+mod submit;
+mod sweep;
 pub mod token;
 pub mod world;
