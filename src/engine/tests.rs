@@ -111,7 +111,7 @@ async fn an_unavailable_store_refuses_the_whole_batch_once() {
 #[tokio::test]
 async fn a_fatal_error_marks_the_engine_as_failed() {
     let (engine, log) = engine(|_| Step::Fatal);
-    assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["STORE_UNAVAILABLE"; 2]);
+    assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["COMMIT_UNKNOWN"; 2]);
     engine.failed().cancelled().await;
     let refusal = engine.run(submit("a", "3")).await.expect_err("refused");
     assert_eq!(refusal.reason(), "STORE_UNAVAILABLE");
