@@ -36,7 +36,9 @@ use receiptd::{
     engine::{Engine, EngineSettings, seams::Seams},
     store::{
         Store,
+        postgres::{Migrations, PostgresOptions, PostgresStore},
         query::{Due, DueKind},
+        sqlite::{Options, SqliteStore},
     },
 };
 use steps::{Model, Step, policy, step};
@@ -183,12 +185,11 @@ async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let seams = Subject::seams(start);
     let path = folder.join("receiptd.db");
-    let store = receiptd::store::sqlite::SqliteStore::open(&path, &seams, Default::default());
+    let store = SqliteStore::open(&path, &seams, &Options::default());
     subjects.push(Subject::new(Store::Sqlite(store.expect("opens")), seams));
     if let Some(url) = postgres::fresh_database().await {
         let seams = Subject::seams(start);
-        let store =
-            receiptd::store::postgres::PostgresStore::open(&url, &seams, Default::default());
+        let store = PostgresStore::open(&url, &seams, PostgresOptions::usual(Migrations::Apply));
         subjects.push(Subject::new(Store::Postgres(store.await.expect("opens")), seams));
     }
     subjects

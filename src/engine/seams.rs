@@ -111,6 +111,16 @@ impl Seams {
         Span(self.clock_offset.load(Ordering::SeqCst))
     }
 
+    /// What a store with a clock of its own is told about the time: the offset to add to its
+    /// clock; or, from 10^15 on, the time itself, where tests have stopped the clock. No offset is
+    /// as long as the 31 years that 10^15 microseconds are.
+    pub fn clock_parameter(&self) -> Span {
+        match self.stopped_clock() {
+            Some(stand) => Span((stand + self.clock_offset()).0),
+            None => self.clock_offset(),
+        }
+    }
+
     /// Moves the store's clock, on both stores, for every clone of these seams.
     pub fn move_clock(&self, by: Span) {
         self.clock_offset.fetch_add(by.0, Ordering::SeqCst);

@@ -76,12 +76,12 @@ pub(super) struct Loaded {
 
 impl<'a> Load<'a> {
     /// The calls for `needs`, in the order in which they are to be sent; none that is empty.
-    pub(super) fn new(needs: &'a Needs, clock_offset: Span) -> Self {
+    pub(super) fn new(needs: &'a Needs, clock: Span) -> Self {
         let mut load = Load { parts: Vec::new() };
         load.add_operations(needs);
         load.add_rows(needs);
-        load.add_searches(needs, clock_offset);
-        let parameters = vec![value(clock_offset.0)];
+        load.add_searches(needs, clock);
+        let parameters = vec![value(clock.0)];
         load.parts.push((Part::Clock, Call { sql: CLOCK, parameters }));
         load
     }
@@ -139,7 +139,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    fn add_searches(&mut self, needs: &'a Needs, clock_offset: Span) {
+    fn add_searches(&mut self, needs: &'a Needs, clock: Span) {
         let keys: Vec<&TargetKey> = needs.waiters.iter().collect();
         if !keys.is_empty() {
             let mut parameters = target_keys(&keys);
@@ -155,7 +155,7 @@ impl<'a> Load<'a> {
             };
             let fresh = Call { sql: FRESH, parameters: limited() };
             let mut parameters = limited();
-            parameters.push(value(clock_offset.0));
+            parameters.push(value(clock.0));
             let returned = Call { sql: RETURNED, parameters };
             let searches = needs.deliverable.iter().map(|(key, limit)| (key, *limit)).collect();
             self.parts.push((Part::Fresh(keys), fresh));

@@ -140,7 +140,8 @@ pub(super) const FRESH: &str = concat!(
 /// read once, so that it can bound the index. Index: deliveries_returned.
 pub(super) const RETURNED: &str = concat!(
     "WITH clock AS MATERIALIZED (
-        SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5::bigint AS time)
+        SELECT CASE WHEN $5::bigint >= 1000000000000000 THEN $5::bigint
+        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5::bigint END AS time)
      SELECT k.n, ",
     delivery_columns!(),
     " FROM clock CROSS JOIN UNNEST($1::smallint[], $2::text[], $3::text[], $4::bigint[])
@@ -172,5 +173,5 @@ pub(super) const HELD: &str = concat!(
 );
 
 /// The server's clock in microseconds, moved by the offset of tests. Reads no table.
-pub(super) const CLOCK: &str =
-    "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1::bigint";
+pub(super) const CLOCK: &str = "SELECT CASE WHEN $1::bigint >= 1000000000000000 THEN $1::bigint
+        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1::bigint END";

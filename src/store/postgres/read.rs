@@ -95,7 +95,7 @@ impl PostgresStore {
     /// # Errors
     /// [`ReadError`], as all functions here.
     pub async fn now(&self) -> Result<Timestamp, ReadError> {
-        let parameters = vec![value(self.0.seams.clock_offset().0)];
+        let parameters = vec![value(self.0.seams.clock_parameter().0)];
         let replies = self.read(vec![Call { sql: CLOCK, parameters }]).await?;
         let row = one(&replies).ok_or(Unreadable { what: "clock" })?;
         Ok(Timestamp(Fields::new(row, "clock").take()?))
@@ -279,7 +279,7 @@ pub(super) const GLIMPSE_OPERATIONS: &str = "SELECT k.n, o.state, o.outcome_vers
 
 /// Index: inboxes_pkey.
 pub(super) const GLIMPSE_INBOXES: &str = "SELECT k.n, i.next_sequence - 1, i.pending, i.in_flight,
-        i.acked_total + i.expired_total + i.dead_total
+        i.acked_total + i.expired_total + i.dead_total, i.consumer_epoch
     FROM UNNEST($1::smallint[], $2::text[], $3::text[])
         WITH ORDINALITY AS k(bucket, account, inbox, n)
     JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
@@ -312,6 +312,7 @@ impl PostgresStore {
                 pending: fields.take()?,
                 in_flight: fields.take()?,
                 ended: fields.take()?,
+                consumer_epoch: fields.take()?,
             })
         })?;
         Ok((operations, inboxes))

@@ -46,7 +46,8 @@ macro_rules! due {
     ($table:literal, $columns:literal, $rest:literal, $position:literal) => {
         concat!(
             "WITH RECURSIVE clock AS MATERIALIZED (
-                SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint
+                SELECT CASE WHEN $4::bigint >= 1000000000000000 THEN $4::bigint
+        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint END
                     AS time),
             buckets AS (
                 (SELECT r.bucket FROM ",
@@ -113,7 +114,7 @@ impl PostgresStore {
             Some(position) => decode(position)?,
             None => Entry { due_time: i64::MIN, ..Entry::default() },
         };
-        let call = due_call(kind, &start, self.0.seams.clock_offset(), limit);
+        let call = due_call(kind, &start, self.0.seams.clock_parameter(), limit);
         let found = self.read(vec![call]).await?.pop().unwrap_or_default();
         let mut entries = Vec::with_capacity(found.len());
         for row in &found {

@@ -28,7 +28,8 @@ pub(super) const INSERT_BATCH: &str = "INSERT INTO receiptd.batches
 pub(super) const CLAIM_BATCH: &str = "INSERT INTO receiptd.batches
     (bucket, batch, replica, time, settled)
     VALUES ($1::smallint, $2::bytea, $3::bytea,
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint, 0)
+        CASE WHEN $4::bigint >= 1000000000000000 THEN $4::bigint
+        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint END, 0)
     ON CONFLICT DO NOTHING RETURNING 1";
 
 /// Marks a batch that did commit: a write, so that the commit that confirms it is as durable as

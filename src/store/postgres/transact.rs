@@ -130,7 +130,7 @@ impl PostgresStore {
         needs: &Needs,
         surroundings: Surroundings,
     ) -> Result<Begun, (Trouble, Surroundings)> {
-        let (load, reader) = Load::new(needs, self.0.seams.clock_offset()).into_calls();
+        let (load, reader) = Load::new(needs, self.0.seams.clock_parameter()).into_calls();
         let skipped = usize::from(settings.is_some());
         let calls: Vec<Call<'_>> = settings.into_iter().chain(load).collect();
         let mut touches = Touches { round_trips: 1, ..Touches::default() };
@@ -265,7 +265,7 @@ impl PostgresStore {
             value(batch.bucket),
             value(&batch.id[..]),
             value(&batch.replica[..]),
-            value(self.0.seams.clock_offset().0),
+            value(self.0.seams.clock_parameter().0),
         ];
         let claim = Call { sql: CLAIM_BATCH, parameters };
         let calls = [self.settings(self.0.options.settle_timeout), claim];

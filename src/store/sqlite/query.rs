@@ -295,7 +295,7 @@ pub(super) fn glimpse_operation(
 
 /// Index: the primary key.
 const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, in_flight, \
-    acked_total + expired_total + dead_total FROM inboxes NOT INDEXED \
+    acked_total + expired_total + dead_total, consumer_epoch FROM inboxes NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3";
 
 /// What an open stream compares.
@@ -311,6 +311,7 @@ pub(super) fn glimpse_inbox(
             pending: row.get(1)?,
             in_flight: row.get(2)?,
             ended: row.get(3)?,
+            consumer_epoch: row.get(4)?,
         })
     });
     Ok(read.optional()?)

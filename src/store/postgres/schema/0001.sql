@@ -89,12 +89,12 @@ CREATE TABLE receiptd.documents (
     generation   BIGINT NOT NULL,
     present      SMALLINT NOT NULL,  -- 0: a marker of a deleted document
     content_type TEXT COLLATE "C" NOT NULL,
-    content      BYTEA NOT NULL,
     size         BIGINT NOT NULL,
     content_hash BYTEA NOT NULL,
     create_time  BIGINT NOT NULL,
     update_time  BIGINT NOT NULL,
     locked       SMALLINT NOT NULL,  -- 1: locks has a row for it
+    content      BYTEA NOT NULL,  -- last: what follows a large value costs a walk over it
     PRIMARY KEY (bucket, account, target)
 ) WITH (fillfactor = 60);
 

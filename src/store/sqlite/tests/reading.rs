@@ -156,7 +156,13 @@ async fn glimpses_show_what_changes() {
     let inboxes = ["default", "absent"].map(inbox_key);
     let (operations, inboxes) = store.glimpse(&operations, &inboxes).await.expect("reads");
     assert_eq!(operations, [None, Some(OperationGlimpse { state: 3, outcome_version: 1 })]);
-    let glimpse = InboxGlimpse { last_sequence: 99, pending: 9, in_flight: 11, ended: 39 };
+    let glimpse = InboxGlimpse {
+        last_sequence: 99,
+        pending: 9,
+        in_flight: 11,
+        ended: 39,
+        consumer_epoch: full_inbox("default").consumer_epoch,
+    };
     assert_eq!(inboxes, [Some(glimpse), None]);
     store.close().await;
 }
