@@ -111,6 +111,10 @@ async fn everywhere(model: &mut Model, subjects: &[Subject], command: Command) {
 async fn take(model: &mut Model, subjects: &[Subject], step: &Step) {
     match step {
         Step::Advance { seconds } => {
+            // Follow-ups run right after the reply, and this command behind them: the clock must
+            // not overtake what the model did at once.
+            let behind = Command::FoldReplays { key: operation("nobody"), count: 0 };
+            everywhere(model, subjects, behind).await;
             model.memory.advance(Span::seconds(*seconds));
             subjects.iter().for_each(|subject| subject.seams.move_clock(Span::seconds(*seconds)));
         }
