@@ -264,6 +264,11 @@ impl Connections {
     pub(super) fn close(&self) {
         self.0.close();
     }
+
+    /// How many connections there are, lent or idle.
+    pub(super) fn count(&self) -> usize {
+        self.0.status().size
+    }
 }
 
 /// A borrowed connection. Dropped, it is closed; only [`Lease::give_back`] keeps it.

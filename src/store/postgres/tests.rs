@@ -22,7 +22,7 @@ use crate::{
     domain::{
         ids::Timestamp,
         policy::Policy,
-        world::{Access, Body, Need, Needs, Surroundings, Unloaded, Update, World},
+        world::{Access, Body, Changes, Need, Needs, Surroundings, Unloaded, Update, World},
     },
     store::{BatchName, Committed, HeldIds, TransactError, Transaction},
 };
@@ -203,42 +203,47 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
     let Some(database) = Database::new().await else { return };
     let store = filled(&database).await;
     let dump = store.dump_tables().await.expect("a dump");
-    let mut tries: Vec<Box<dyn Fn(&mut crate::domain::world::Changes)>> = Vec::new();
-    tries.push(Box::new(|changes| {
-        let before = operation("set", Optional::Set);
-        let wrong = crate::domain::operation::Operation { outcome_version: 9, ..before.clone() };
-        changes.operations.updates.push(Update { before: wrong, after: before });
-    }));
-    tries.push(Box::new(|changes| {
-        let before = document("plain");
-        let wrong = crate::domain::document::Document { revision: 9, ..before.clone() };
-        changes.documents.updates.push(Update { before: wrong, after: before });
-    }));
-    tries.push(Box::new(|changes| {
-        let before = inbox("main", Optional::Set);
-        let wrong = crate::domain::inbox::Inbox { next_sequence: 9, ..before.clone() };
-        changes.inboxes.updates.push(Update { before: wrong, after: before });
-    }));
-    tries.push(Box::new(|changes| {
-        let before = delivery("main", 1, Optional::Set);
-        let wrong = crate::domain::delivery::Delivery { attempt: 9, ..before.clone() };
-        changes.deliveries.updates.push(Update { before: wrong, after: before });
-    }));
-    tries.push(Box::new(|changes| {
-        let before = account_row("alice");
-        let wrong = crate::domain::inbox::AccountRow { inboxes: 9, ..before.clone() };
-        changes.accounts.updates.push(Update { before: wrong, after: before });
-    }));
-    tries.push(Box::new(|changes| {
-        let mut wrong = lock("held", Optional::Set);
-        wrong.next_ticket = 9;
-        changes.locks.deletes.push(wrong);
-    }));
-    tries.push(Box::new(|changes| {
-        let mut wrong = lock("held", Optional::Set);
-        wrong.next_ticket = 9;
-        changes.locks.updates.push(Update { before: wrong, after: lock("held", Optional::Unset) });
-    }));
+    let tries: [fn(&mut Changes); 7] = [
+        |changes| {
+            let before = operation("set", Optional::Set);
+            let wrong =
+                crate::domain::operation::Operation { outcome_version: 9, ..before.clone() };
+            changes.operations.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let before = document("plain");
+            let wrong = crate::domain::document::Document { revision: 9, ..before.clone() };
+            changes.documents.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let before = inbox("main", Optional::Set);
+            let wrong = crate::domain::inbox::Inbox { next_sequence: 9, ..before.clone() };
+            changes.inboxes.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let before = delivery("main", 1, Optional::Set);
+            let wrong = crate::domain::delivery::Delivery { attempt: 9, ..before.clone() };
+            changes.deliveries.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let before = account_row("alice");
+            let wrong = crate::domain::inbox::AccountRow { inboxes: 9, ..before.clone() };
+            changes.accounts.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let mut wrong = lock("held", Optional::Set);
+            wrong.next_ticket = 9;
+            changes.locks.deletes.push(wrong);
+        },
+        |changes| {
+            let mut wrong = lock("held", Optional::Set);
+            wrong.next_ticket = 9;
+            changes
+                .locks
+                .updates
+                .push(Update { before: wrong, after: lock("held", Optional::Unset) });
+        },
+    ];
     for wrong in tries {
         let mut world = World::new(transaction(name(), [], |_, _| ()).surroundings);
         world.load_inbox(inbox_key("new"), None);

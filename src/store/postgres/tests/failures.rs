@@ -87,6 +87,23 @@ async fn a_server_that_would_lose_commits_is_refused() {
 }
 
 #[tokio::test]
+async fn a_connection_without_tls_is_made_only_where_that_is_allowed() {
+    let Some(database) = Database::new().await else { return };
+    let open = async |mode: &str| {
+        let options = PostgresOptions::usual(Migrations::Apply);
+        let url = database.url().replace("disable", mode);
+        PostgresStore::open(&url, &database.seams, options).await
+    };
+    open("prefer").await.expect("the server has no TLS");
+    let refused = open("require").await.expect_err("the server has no TLS").0;
+    assert!(refused.contains("TLS") && !refused.contains("a-password"), "{refused}");
+    let url = "postgres://user:a-password@host:port/x";
+    let options = PostgresOptions::usual(Migrations::Apply);
+    let refused = PostgresStore::open(url, &database.seams, options).await.expect_err("no port").0;
+    assert!(refused.contains("not valid") && !refused.contains("a-password"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_database_with_other_defaults_behaves_the_same() {
     let Some(database) = Database::new().await else { return };
     let client = database.client().await;
