@@ -203,7 +203,19 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
     let Some(database) = Database::new().await else { return };
     let store = filled(&database).await;
     let dump = store.dump_tables().await.expect("a dump");
-    let tries: [fn(&mut Changes); 7] = [
+    for wrong in wrong_preconditions() {
+        let error = save_wrongly(&store, wrong).await;
+        assert!(matches!(error, TransactError::CountShort(_)), "{error:?}");
+    }
+    assert_eq!(store.dump_tables().await.expect("a dump"), dump, "nothing was written");
+}
+
+/// Adds an update or a delete whose row does not stand as it says.
+type Wrong = fn(&mut Changes);
+
+/// One for each guarded statement.
+fn wrong_preconditions() -> [Wrong; 7] {
+    [
         |changes| {
             let before = operation("set", Optional::Set);
             let wrong =
@@ -243,23 +255,23 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
                 .updates
                 .push(Update { before: wrong, after: lock("held", Optional::Unset) });
         },
-    ];
-    for wrong in tries {
-        let mut world = World::new(transaction(name(), [], |_, _| ()).surroundings);
-        world.load_inbox(inbox_key("new"), None);
-        world.put_inbox(inbox("new", Optional::Set)).expect("it is loaded");
-        let mut changes = world.into_changes();
-        wrong(&mut changes);
-        let lease = store.0.writes.borrow().await.expect("a connection");
-        lease.run("BEGIN").await.expect("it begins");
-        let batch = name();
-        let first = Some(save::batch(&batch, Timestamp(1)));
-        let saved = store.save(lease, first, &changes).await;
-        let Saved::Nothing(trouble) = saved else { panic!("{saved:?}") };
-        let error = TransactError::<()>::from(trouble);
-        assert!(matches!(error, TransactError::CountShort(_)), "{error:?}");
-    }
-    assert_eq!(store.dump_tables().await.expect("a dump"), dump, "nothing was written");
+    ]
+}
+
+/// Saves a good insert together with a wrong change.
+async fn save_wrongly(store: &PostgresStore, wrong: Wrong) -> TransactError<()> {
+    let mut world = World::new(transaction(name(), [], |_, _| ()).surroundings);
+    world.load_inbox(inbox_key("new"), None);
+    world.put_inbox(inbox("new", Optional::Set)).expect("it is loaded");
+    let mut changes = world.into_changes();
+    wrong(&mut changes);
+    let lease = store.0.writes.borrow().await.expect("a connection");
+    lease.run("BEGIN").await.expect("it begins");
+    let batch = name();
+    let first = Some(save::batch(&batch, Timestamp(1)));
+    let saved = store.save(lease, first, &changes).await;
+    let Saved::Nothing(trouble) = saved else { panic!("{saved:?}") };
+    trouble.into()
 }
 
 #[tokio::test]

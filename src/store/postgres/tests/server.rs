@@ -1,7 +1,7 @@
 //! A PostgreSQL server for the tests of this process, on a free port of the loopback.
 //!
 //! What must stay true: the server ends with the process, however that ends: a shell waits for
-//! the pipe that only this process holds, stops the server by its process id, waits for it and
+//! the pipe that only this process holds, stops the server by its process id (at once: nothing in it is kept), waits for it and
 //! removes its directory. One database per test; no server installed: the tests say so and skip.
 
 use std::{
@@ -28,7 +28,7 @@ directory=$(mktemp -d /tmp/receiptd-postgres.XXXXXX)
     -c unix_socket_directories="$directory" -c max_connections=300 >"$directory/log" 2>&1 &
 server=$!
 cat >/dev/null || true
-kill -INT $server
+kill -QUIT $server
 wait $server || true
 rm -rf "$directory"
 "#;
