@@ -1,8 +1,9 @@
 //! A PostgreSQL server for the tests of this process, on a free port of the loopback.
 //!
 //! What must stay true: the server ends with the process, however that ends: a shell waits for
-//! the pipe that only this process holds, stops the server by its process id (at once: nothing in it is kept), waits for it and
-//! removes its directory. One database per test; no server installed: the tests say so and skip.
+//! the pipe that only this process holds, stops the server by its process id, at once because
+//! nothing in it is kept, waits for it and removes its directory. One database per test; no
+//! server installed: the tests say so and skip.
 
 use std::{
     net::TcpListener,
