@@ -65,6 +65,21 @@ enum Part<'a> {
     Clock,
 }
 
+impl Part<'_> {
+    /// What it counts in the row budget: keys that were sent, or rows that a search found.
+    fn touched(&self, found: usize) -> usize {
+        match self {
+            Part::Claims(_) | Part::Locks(_) | Part::Clock => 0,
+            Part::Operations(keys, _) | Part::Arguments(keys) => keys.len(),
+            Part::Accounts(keys, _) => keys.len(),
+            Part::Documents(keys) => keys.len(),
+            Part::Inboxes(keys) => keys.len(),
+            Part::Deliveries(keys) => keys.len(),
+            Part::Waiters(_) | Part::Fresh(_) | Part::Returned(_) | Part::Held(_) => found,
+        }
+    }
+}
+
 /// What a load gave besides the rows in the world.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
@@ -195,15 +210,7 @@ impl Reader<'_> {
         let mut documents = Vec::new();
         let mut fresh = Vec::new();
         for (part, rows) in self.0.into_iter().zip(replies) {
-            loaded.touched += match &part {
-                Part::Claims(_) | Part::Locks(_) | Part::Clock => 0,
-                Part::Operations(keys, _) | Part::Arguments(keys) => keys.len(),
-                Part::Accounts(keys, _) => keys.len(),
-                Part::Documents(keys) => keys.len(),
-                Part::Inboxes(keys) => keys.len(),
-                Part::Deliveries(keys) => keys.len(),
-                Part::Waiters(_) | Part::Fresh(_) | Part::Returned(_) | Part::Held(_) => rows.len(),
-            };
+            loaded.touched += part.touched(rows.len());
             match part {
                 Part::Claims(keys) => {
                     for row in rows {

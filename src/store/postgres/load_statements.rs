@@ -154,9 +154,10 @@ pub(super) const RETURNED: &str = concat!(
       ORDER BY k.n, d.sequence"
 );
 
-/// What a consumer holds, by number. `due_time IS NOT NULL` is true of every delivery that has
-/// not ended, and spares the history of the inbox: OFFSET 0 keeps the order out of the choice of
-/// the index, which would else be the primary key. Index: deliveries_due.
+/// What a consumer holds, by number. Every delivery that has not ended has a `due_time`, so that
+/// the due index spares the history of the inbox, which has no end. Concatenating nothing, and
+/// OFFSET 0 before the order, hide the primary key: the planner takes its columns for independent
+/// and its range for short. Index: deliveries_due.
 pub(super) const HELD: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
@@ -165,8 +166,8 @@ pub(super) const HELD: &str = concat!(
       CROSS JOIN LATERAL (
         SELECT * FROM (
             SELECT * FROM receiptd.deliveries d
-            WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
-                AND d.due_time IS NOT NULL AND d.state = 2 AND d.consumer = k.consumer
+            WHERE d.bucket = k.bucket AND d.due_time > 0 AND d.account || '' = k.account
+                AND d.inbox || '' = k.inbox AND d.state = 2 AND d.consumer = k.consumer
             OFFSET 0) d
         ORDER BY d.sequence LIMIT $5::bigint) d
       ORDER BY k.n, d.sequence"

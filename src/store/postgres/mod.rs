@@ -25,7 +25,7 @@ mod session;
 mod tests;
 mod transact;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
@@ -34,6 +34,9 @@ pub use pool::{Migrations, PostgresOptions};
 use self::pool::{Connections, Connector};
 use super::{OpenError, StoreFacts};
 use crate::engine::seams::Seams;
+
+/// How often closing looks whether all connections are back: short beside a transaction.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A handle; clones share its connections.
 #[derive(Clone)]
@@ -78,11 +81,18 @@ impl PostgresStore {
         &self.0.facts
     }
 
-    /// Lends no more connections and closes those that nobody uses; those in use are closed when
-    /// they come back. What waits for one fails with `Unavailable`.
+    /// Closes the connections that nobody uses and waits for those in use, at most as long as a
+    /// flight may take. What asks for one from now on fails with `Unavailable`.
     pub async fn close(&self) {
         self.0.writes.close();
         self.0.reads.close();
+        let all_back = async {
+            while self.0.writes.count() + self.0.reads.count() > 0 {
+                self.0.seams.sleep(CLOSE_INTERVAL).await;
+            }
+        };
+        // Whatever is left then is closed when its borrower lets go of it.
+        tokio::time::timeout(self.0.options.flight_timeout, all_back).await.ok();
     }
 }
 

@@ -208,12 +208,13 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<OpenError> {
-        // No question to the server: a connection that died unnoticed is found out at BEGIN, and
-        // the transaction begins again on another one.
+        // The server is not asked whether it is there: a connection that died unnoticed is found
+        // out at BEGIN, and the transaction begins again on another one.
         if session.is_closed() {
             return Err(RecycleError::message("the connection was lost"));
         }
-        Ok(())
+        let renewed = session.renew_plans().await;
+        renewed.map_err(|error| RecycleError::message(errors::words(&error)))
     }
 }
 
@@ -262,6 +263,11 @@ impl Connections {
     /// Lends no more, and closes what is idle.
     pub(super) fn close(&self) {
         self.0.close();
+    }
+
+    /// How many connections there are, lent or idle.
+    pub(super) fn count(&self) -> usize {
+        self.0.status().size
     }
 }
 

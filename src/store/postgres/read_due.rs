@@ -67,7 +67,7 @@ macro_rules! due {
             $table,
             " r WHERE r.bucket = b.bucket AND r.due_time <= clock.time
                     AND r.due_time >= CASE WHEN b.bucket = $1::smallint THEN $2::bigint
-                        ELSE -9223372036854775808 END
+                        ELSE '-9223372036854775808'::bigint END
                     AND (b.bucket > $1::smallint
                         OR (r.due_time, r.account, ",
             $rest,

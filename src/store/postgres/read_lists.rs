@@ -228,15 +228,15 @@ impl PostgresStore {
     }
 }
 
-/// `due_time IS NOT NULL` and OFFSET 0 as in a load's search for what a consumer holds: the
-/// history of the inbox is spared. Index: deliveries_due.
+/// Spares the history of the inbox, as a load's search for what a consumer holds does.
+/// Index: deliveries_due.
 pub(super) const OLDEST_OPEN: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM (
         SELECT * FROM receiptd.deliveries d
-        WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
-            AND d.due_time IS NOT NULL AND d.state IN (1, 2)
+        WHERE d.bucket = $1::smallint AND d.due_time > 0 AND d.account || '' = $2::text
+            AND d.inbox || '' = $3::text AND d.state IN (1, 2)
         OFFSET 0) d
       ORDER BY d.sequence LIMIT 1"
 );

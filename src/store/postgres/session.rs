@@ -12,10 +12,14 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use futures_util::future::join_all;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::Instant,
+};
 use tokio_postgres::{
     AsyncMessage, Client, Connection, Error, Row, Statement,
     error::{DbError, Severity, SqlState},
@@ -67,10 +71,16 @@ pub(super) struct Broken {
     pub(super) error: Error,
 }
 
+/// How long a plan is kept. A plan that was made while a table held a few rows may read all of
+/// it, and would be kept until the next ANALYZE, when the table has long grown. Making all plans
+/// anew takes some milliseconds.
+const PLANS_AGE_MAX: Duration = Duration::from_secs(10);
+
 /// A connection.
 pub(super) struct Session {
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,
+    planned: Instant,
     warned: Arc<AtomicBool>,
     stop: CancellationToken,
 }
@@ -87,6 +97,7 @@ impl Session {
         let session = Session {
             client,
             statements: Mutex::new(HashMap::new()),
+            planned: Instant::now(),
             warned: Arc::new(AtomicBool::new(false)),
             stop: CancellationToken::new(),
         };
@@ -103,6 +114,19 @@ impl Session {
     /// Whether the connection is known to be lost.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Lets the server forget plans that have grown old. Called between transactions.
+    ///
+    /// # Errors
+    /// The connection is not good any more.
+    pub(super) async fn renew_plans(&mut self) -> Result<(), Error> {
+        if self.planned.elapsed() < PLANS_AGE_MAX {
+            return Ok(());
+        }
+        self.client.batch_execute("DISCARD PLANS").await?;
+        self.planned = Instant::now();
+        Ok(())
     }
 
     /// Ends the connection at once, whatever is under way. The server ends the transaction: a

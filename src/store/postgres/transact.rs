@@ -38,7 +38,7 @@ pub(super) const SETTINGS: &str = "SELECT set_config('lock_timeout', $1, true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('jit', 'off', true)";
+    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true)";
 
 /// A transaction with its rows locked and loaded.
 struct Begun {
@@ -234,6 +234,10 @@ impl PostgresStore {
     /// The flight that ends with COMMIT. A connection whose answer is in doubt is closed by the
     /// lease: the server may still be committing, and must not be asked to stop.
     async fn commit(&self, lease: Lease, calls: &[Call<'_>], prepared: usize) -> Saved {
+        if lease.is_closed() {
+            let lost = "the connection was lost before anything was written".into();
+            return Saved::Nothing(Trouble::Unavailable(lost));
+        }
         lease.watch();
         let flight = lease.flight(None, calls, Some("COMMIT"));
         match tokio::time::timeout(self.0.options.flight_timeout, flight).await {

@@ -60,8 +60,7 @@ CREATE TABLE receiptd.operations (
     audit_length      INTEGER NOT NULL,
     audit_hash        BYTEA NOT NULL,
     replay_count      BIGINT NOT NULL,
-    last_replay_time  BIGINT,           -- NULL: never replayed
-    PRIMARY KEY (bucket, account, operation_id)
+    last_replay_time  BIGINT            -- NULL: never replayed
 ) WITH (fillfactor = 90);
 CREATE INDEX operations_by_time ON receiptd.operations (bucket, account, accept_time, operation_id);
 CREATE INDEX operations_unresolved ON receiptd.operations (bucket, account, accept_time, operation_id)
@@ -70,6 +69,8 @@ CREATE INDEX operations_waiting ON receiptd.operations (bucket, account, target,
     WHERE wait_ticket IS NOT NULL;
 CREATE INDEX operations_due ON receiptd.operations (bucket, due_time, account, operation_id)
     WHERE due_time IS NOT NULL;
+-- The last index: while the table is empty all cost the same, and the planner takes the youngest.
+ALTER TABLE receiptd.operations ADD PRIMARY KEY (bucket, account, operation_id);
 
 -- Arguments above 1 KiB, apart from the narrow rows. kind 1: arguments.
 CREATE TABLE receiptd.payloads (
