@@ -212,7 +212,13 @@ async fn a_glimpse_keeps_the_order_of_the_keys() {
         .expect("a read");
     let set = OperationGlimpse { state: OperationState::Applied as i16, outcome_version: 1 };
     assert_eq!(operations, [None, Some(set)]);
-    let main = InboxGlimpse { last_sequence: 6, pending: 5, in_flight: 7, ended: 27 };
+    let main = InboxGlimpse {
+        last_sequence: 6,
+        pending: 5,
+        in_flight: 7,
+        ended: 27,
+        consumer_epoch: inbox("main", Optional::Set).consumer_epoch,
+    };
     assert_eq!(inboxes, [Some(main), None]);
     let (none, one) = store.glimpse(&[], &[inbox_key("main")]).await.expect("a read");
     assert_eq!((none.len(), one.len()), (0, 1));
