@@ -29,6 +29,8 @@ const STORE_FILE: &str = "receiptd.db";
 
 /// Flags of `dev`.
 #[derive(Debug, Clone, Serialize, clap::Args)]
+#[command(after_help = "Example, with clocks of seconds:\n  \
+    receiptd dev --data-dir /tmp/receipts --ack-window 6s --ack-deadline 2s")]
 pub struct DevArgs {
     /// Where the store is kept [default: ./receiptd-data]
     #[arg(long, value_name = "FOLDER")]

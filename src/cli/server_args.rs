@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, LogFormat, option_span_text, parse_span},
+    config::{Config, Loaded, LogFormat, option_span_text, parse_span, store_url::TypedStoreUrl},
     domain::ids::Span,
 };
 
@@ -153,7 +153,7 @@ pub struct StoreArgs {
     /// postgres://… or sqlite:PATH; RECEIPTD_STORE keeps a password out of the process list
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<crate::config::StoreUrl>,
+    pub store: Option<TypedStoreUrl>,
 }
 
 /// Reads the settings behind the flags of a command.

@@ -10,6 +10,7 @@ use figment::{
 use serde::Serialize;
 
 use super::{Config, ConfigError, PolicySettings};
+use crate::domain::ids::Span;
 
 /// What all variables of ours begin with.
 const PREFIX: &str = "RECEIPTD_";
@@ -28,6 +29,11 @@ const FOREIGN: [&str; 10] = [
     "port",
     "service_",
 ];
+
+/// Connections for reads beside those of the lanes, unless somebody chose the pool's size.
+const READERS: usize = 4;
+/// The source of what nobody chose.
+const DEFAULT: &str = "default";
 
 /// The settings in force, and where each came from.
 #[derive(Debug)]
@@ -63,9 +69,34 @@ pub(super) fn load(
     }
     figment = figment.merge(Environment(variables.filter_map(ours).collect()));
     figment = figment.merge(Flags(Serialized::defaults(flags)));
-    let config: Config = figment.extract().map_err(told)?;
-    config.check().map_err(|problem| ConfigError(with_source(&figment, &problem)))?;
+    let mut config: Config = figment.extract().map_err(told)?;
+    give_way(&mut config, |key| source_of(&figment, key) == DEFAULT);
+    config.check().map_err(|problem| ConfigError(with_sources(&figment, &problem)))?;
     Ok(Loaded { config, figment })
+}
+
+/// A default gives way where it would contradict a setting that somebody chose: `--ack-window 6s`
+/// alone is enough.
+fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
+    let policy = &mut config.policy;
+    if is_default("policy.ack_deadline") {
+        policy.ack_deadline = policy.ack_deadline.min(policy.ack_window);
+    }
+    if is_default("policy.backoff_first") {
+        policy.backoff_first = policy.backoff_first.min(policy.backoff_limit);
+    }
+    if is_default("policy.backoff_limit") {
+        policy.backoff_limit = policy.backoff_limit.max(policy.backoff_first);
+    }
+    if is_default("heartbeat") {
+        config.heartbeat = config.heartbeat.min(Span(policy.consumer_lease.0 / 2));
+    }
+    if is_default("policy.consumer_lease") {
+        policy.consumer_lease = policy.consumer_lease.max(config.heartbeat + config.heartbeat);
+    }
+    if is_default("pool_size") {
+        config.pool_size = config.pool_size.max(config.lanes.saturating_add(READERS));
+    }
 }
 
 impl Loaded {
@@ -110,7 +141,7 @@ fn collect(
 
 fn source_of(figment: &Figment, key: &str) -> String {
     let Some(metadata) = figment.find_metadata(key) else {
-        return "default".to_owned();
+        return DEFAULT.to_owned();
     };
     let name = key.trim_start_matches("policy.");
     match (file_of(metadata), metadata.name.as_ref()) {
@@ -125,13 +156,21 @@ fn file_of(metadata: &Metadata) -> Option<&Path> {
     metadata.source.as_ref()?.file_path()
 }
 
-/// A problem begins with the setting's name: adds where that setting came from.
-fn with_source(figment: &Figment, problem: &str) -> String {
-    let name = problem.split(' ').next().unwrap_or_default();
-    let keys = [name.to_owned(), format!("policy.{name}")];
-    match keys.iter().find(|key| figment.contains(key)) {
-        Some(key) => format!("{problem} (from {})", source_of(figment, key)),
-        None => problem.to_owned(),
+/// A problem names its settings: adds where each of them came from.
+fn with_sources(figment: &Figment, problem: &str) -> String {
+    let words: Vec<&str> =
+        problem.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').collect();
+    let settings = serde_json::to_value(Config::default()).expect("settings are plain values");
+    let mut sources = Vec::new();
+    collect("", &settings, &mut |key, _| {
+        let name = key.trim_start_matches("policy.");
+        if words.contains(&name) {
+            sources.push(format!("{name} from {}", source_of(figment, &key)));
+        }
+    });
+    match sources.is_empty() {
+        true => problem.to_owned(),
+        false => format!("{problem} ({})", sources.join(", ")),
     }
 }
 
@@ -165,7 +204,7 @@ struct Defaults;
 
 impl Provider for Defaults {
     fn metadata(&self) -> Metadata {
-        Metadata::named("default")
+        Metadata::named(DEFAULT)
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
@@ -219,7 +258,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::ids::Span;
 
     fn variables(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
         let owned: Vec<_> =
@@ -286,9 +324,26 @@ mod tests {
         let environment = [("RECEIPTD_LANES", "0")];
         let error = load(&json!({}), variables(&environment), None).expect_err("out of range");
         assert!(error.0.contains("environment RECEIPTD_LANES"), "{error}");
+        let flags = json!({"policy": {"ack_window": "6s", "ack_deadline": "7s"}});
+        let error = load(&flags, variables(&[]), None).expect_err("contradiction");
+        assert!(error.0.contains("ack_deadline from flag --ack-deadline"), "{error}");
         let environment = [("RECEIPTD_ACK_WINDOW", "6")];
         let error = load(&json!({}), variables(&environment), None).expect_err("not a span");
         assert!(error.0.contains("ack_window") && error.0.contains("RECEIPTD_ACK_WINDOW"));
+    }
+
+    #[test]
+    fn a_default_gives_way_to_what_somebody_chose() {
+        let flags = json!({
+            "lanes": 16,
+            "policy": {"ack_window": "6s", "backoff_limit": "100ms", "consumer_lease": "2s"},
+        });
+        let config = load(&flags, variables(&[]), None).expect("good settings").config;
+        assert_eq!(config.policy.ack_deadline, Span::seconds(6));
+        assert_eq!(config.policy.backoff_first, Span::millis(100));
+        assert_eq!((config.heartbeat, config.pool_size), (Span::seconds(1), 20));
+        let config = load(&json!({"heartbeat": "1m"}), variables(&[]), None).expect("good").config;
+        assert_eq!(config.policy.consumer_lease, Span::minutes(2));
     }
 
     #[test]

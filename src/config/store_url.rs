@@ -15,6 +15,24 @@ enum Kind {
     Postgres(String),
 }
 
+/// A store's URL as somebody typed it: read later, so that a mistyped one is never repeated with
+/// its password.
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
+pub struct TypedStoreUrl(String);
+
+impl From<String> for TypedStoreUrl {
+    fn from(text: String) -> Self {
+        TypedStoreUrl(text)
+    }
+}
+
+impl fmt::Debug for TypedStoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TypedStoreUrl(…)")
+    }
+}
+
 /// Which store, and what its driver needs.
 #[derive(Clone, Copy)]
 pub enum StoreLocation<'a> {

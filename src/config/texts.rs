@@ -12,14 +12,17 @@ const UNITS: [(i64, &str); 6] = [
     (1, "us"),
 ];
 
+/// What a span looks like, for whoever wrote something else.
+const WANTED: &str = "a span of time such as 500ms, 6s, 15m, 24h or 30d";
+
 /// Reads a span.
 ///
 /// # Errors
 /// What would be right, without the text itself.
 pub fn parse_span(text: &str) -> Result<Span, String> {
-    let wanted = "must be a span of time such as 500ms, 6s, 15m, 24h or 30d";
-    let duration = humantime::parse_duration(text).map_err(|_| wanted.to_owned())?;
-    i64::try_from(duration.as_micros()).map(Span).map_err(|_| wanted.to_owned())
+    let wrong = || format!("must be {WANTED}");
+    let duration = humantime::parse_duration(text).map_err(|_| wrong())?;
+    i64::try_from(duration.as_micros()).map(Span).map_err(|_| wrong())
 }
 
 /// Writes a span so that [`parse_span`] reads the same.
@@ -33,9 +36,28 @@ pub fn format_span(span: Span) -> String {
 
 /// A span in a file, as text.
 pub mod span_text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt;
 
-    use super::{Span, format_span, parse_span};
+    use serde::{
+        Deserializer, Serializer,
+        de::{Error, Visitor},
+    };
+
+    use super::{Span, WANTED, format_span, parse_span};
+
+    struct SpanVisitor;
+
+    impl Visitor<'_> for SpanVisitor {
+        type Value = Span;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(WANTED)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+            parse_span(text).map_err(E::custom)
+        }
+    }
 
     /// Writes the text.
     ///
@@ -50,7 +72,7 @@ pub mod span_text {
     /// # Errors
     /// What would be right.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-        parse_span(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+        deserializer.deserialize_str(SpanVisitor)
     }
 }
 
