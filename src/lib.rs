@@ -28,6 +28,8 @@ pub mod stream;
 #[cfg(feature = "server")]
 pub mod sweeper;
 #[cfg(feature = "server")]
+pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod wake;
 
 #[cfg(feature = "server")]
@@ -41,5 +43,3 @@ pub mod server;
 pub mod cli;
 #[cfg(feature = "server")]
 pub mod config;
-#[cfg(feature = "server")]
-pub mod telemetry;

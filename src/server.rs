@@ -144,7 +144,7 @@ impl Server {
         self.start_background(&health, listeners.admin, &stop);
         let api = Api::new(self.engine.clone(), self.stream_settings(), drain.clone());
         let mut serving = pin!(self.serve_grpc(api, &health, listeners.grpc, drain.clone()));
-        let failed = engine_failed(&self.engine);
+        let failed = self.engine.failed();
         let ended = tokio::select! {
             biased;
             () = shutdown.cancelled() => Ok(()),
@@ -221,7 +221,7 @@ impl Server {
         let period = self.config.sweep_interval.to_std();
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         self.background(reread::run(self.engine.clone(), period, stop.clone()));
-        let metrics = telemetry::metrics();
+        let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
             health.clone(),
@@ -250,11 +250,6 @@ impl Server {
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })
-}
-
-/// Cancelled when the engine met a store that must not be used any more.
-fn engine_failed(_engine: &Engine) -> CancellationToken {
-    CancellationToken::new()
 }
 
 /// Opens the store that a URL names, with its schema up to date.

@@ -32,6 +32,7 @@ use crate::{
     domain::{command::Reply, ids::Account, refusal::Refusal},
     engine::Engine,
     stream::StreamSettings,
+    telemetry,
 };
 
 /// What every service holds; clones share one engine.
@@ -75,8 +76,7 @@ impl Api {
     }
 
     fn status(&self, refused: Refused) -> Status {
-        metrics::counter!("receiptd_refusals_total", "reason" => refused.refusal.reason())
-            .increment(1);
+        telemetry::refused(refused.refusal.reason());
         // The process's clock only turns a known time into a hint of how long to wait.
         refused.into_status(self.engine().seams().now())
     }

@@ -45,7 +45,7 @@ pub struct DevArgs {
 /// Runs the service until a signal.
 pub(super) async fn run(args: DevArgs) -> Result<ExitCode, Failure> {
     let config = server_args::load(&args, args.server.config.as_ref())?.config;
-    telemetry::start_logs(config.log_format);
+    telemetry::process::start_logs(config.log_format);
     for (name, address) in [("listen", config.listen), ("admin_listen", config.admin_listen)] {
         if !address.ip().is_loopback() {
             return Err(Failure::new(

@@ -26,7 +26,7 @@ pub struct MigrateArgs {
 /// Opens the store, which brings its schema up to date.
 pub(super) async fn run(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let config = server_args::load(&args, args.config.as_ref())?.config;
-    telemetry::start_logs(config.log_format);
+    telemetry::process::start_logs(config.log_format);
     let url = serve::store(&config)?;
     let opened = server::open_store(&url, &config, &Seams::system()).await;
     opened.map_err(Failure::plain)?.close().await;

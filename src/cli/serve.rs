@@ -44,7 +44,7 @@ pub struct ServeArgs {
 /// Runs the service until a signal.
 pub(super) async fn run(args: ServeArgs) -> Result<ExitCode, Failure> {
     let config = server_args::load(&args, args.server.config.as_ref())?.config;
-    telemetry::start_logs(config.log_format);
+    telemetry::process::start_logs(config.log_format);
     let store = store(&config)?;
     let access = access(&config)?;
     let server = dev::open(config, &store, access).await?;

@@ -9,11 +9,15 @@
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
 
 pub mod audit;
+mod cancel;
 pub mod command;
+pub mod consume;
 pub mod decide;
+mod deliver;
 pub mod delivery;
 pub mod document;
 pub mod filter;
+mod finish;
 pub mod ids;
 pub mod inbox;
 pub mod intent;
@@ -24,7 +28,10 @@ pub mod policy;
 pub mod record;
 pub mod recovery;
 pub mod refusal;
+mod release;
 #[cfg(test)]
 pub(crate) mod sample;
 pub mod standing;
+mod submit;
+mod sweep;
 pub mod world;

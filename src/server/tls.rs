@@ -15,7 +15,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::seams::Seams;
+use crate::{engine::seams::Seams, telemetry};
 
 /// A handshake takes three round trips at most; the slowest links have seconds each.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -119,8 +119,6 @@ async fn shake_hands(
     match shaken {
         // Not taken: the server has stopped.
         Ok(Ok(tls)) => drop(connections.send(Ok(tls)).await),
-        Ok(Err(_)) | Err(_) => {
-            metrics::counter!("receiptd_tls_handshakes_failed_total").increment(1);
-        }
+        Ok(Err(_)) | Err(_) => telemetry::tls_handshake_failed(),
     }
 }
