@@ -18,6 +18,8 @@ CREATE TABLE receiptd.batches (
     settled SMALLINT NOT NULL,
     PRIMARY KEY (bucket, batch)
 );
+-- For the sweep of old rows, which goes replica by replica. One entry per batch, not per command.
+CREATE INDEX batches_by_replica ON receiptd.batches (replica, time, batch);
 
 CREATE TABLE receiptd.accounts (
     bucket         SMALLINT NOT NULL,
