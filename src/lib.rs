@@ -25,3 +25,6 @@ pub mod stream;
 pub mod sweeper;
 #[cfg(feature = "server")]
 pub mod wake;
+
+#[cfg(feature = "server")]
+pub mod cli;

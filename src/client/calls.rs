@@ -6,14 +6,14 @@
 
 use std::{future::Future, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::{
     connect::Client,
     error::Failure,
     identity::OperationIdentity,
-    retry::{Decision, after_failed_call, next_pause, pauses},
+    retry::{Attempts, Decision, after_failed_call},
 };
 use crate::proto::{
     AckDeliveriesRequest, AckDeliveriesResponse, CancelOperationRequest, CancelOperationResponse,
@@ -186,25 +186,22 @@ impl Client {
         A: Future<Output = Result<Response<T>, Status>>,
     {
         let limits = self.limits();
-        let end = Instant::now() + limits.total;
         let deadline = limits.per_attempt + Duration::from_millis(500);
-        let mut pauses = pauses();
-        let mut attempts = 0;
+        let mut attempts = Attempts::begin(limits, Duration::ZERO);
         loop {
-            attempts += 1;
             let failure = match timeout(deadline, attempt()).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => Failure::from(status),
                 Err(_) => Failure::gave_up_waiting(limits.per_attempt),
             };
-            let Decision::SameIdAgain(asked) = after_failed_call(&failure) else {
-                return Err(failure);
+            let pause = match after_failed_call(&failure) {
+                Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
+                Decision::Stop => attempts.stop(),
             };
-            let pause = next_pause(&mut pauses, asked);
-            if attempts >= limits.attempts || Instant::now() + pause >= end {
-                return Err(failure);
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => return Err(failure),
             }
-            sleep(pause).await;
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::error::{Failure, FailureOutcome};
@@ -21,6 +22,8 @@ pub struct RetryLimits {
     pub attempts: u32,
     /// One attempt waits at most this long for its answer, beyond the `wait` it asks for.
     pub per_attempt: Duration,
+    /// For how long it is tried to make a connection at all, when none can be made.
+    pub unreachable: Duration,
 }
 
 impl RetryLimits {
@@ -30,12 +33,67 @@ impl RetryLimits {
             total: Duration::from_secs(30),
             attempts: 12,
             per_attempt: Duration::from_secs(10),
+            unreachable: Duration::from_secs(30),
         }
     }
 
     /// One attempt, for callers that repeat by rules of their own.
     pub const fn once(per_attempt: Duration) -> Self {
-        RetryLimits { total: per_attempt, attempts: 1, per_attempt }
+        RetryLimits { total: per_attempt, attempts: 1, per_attempt, unreachable: per_attempt }
+    }
+}
+
+/// One call's attempts against its limits.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    limits: RetryLimits,
+    pauses: ExponentialBackoff,
+    end: Instant,
+    unreachable_since: Option<Instant>,
+    made: u32,
+}
+
+impl Attempts {
+    /// The first attempt begins now; `extra` is what the call itself asks to be held back.
+    pub(crate) fn begin(limits: RetryLimits, extra: Duration) -> Self {
+        Attempts {
+            limits,
+            pauses: pauses(),
+            end: Instant::now() + limits.total + extra,
+            unreachable_since: None,
+            made: 0,
+        }
+    }
+
+    /// How many attempts have failed.
+    pub(crate) fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// An attempt has failed, and waiting changes nothing.
+    pub(crate) fn stop(&mut self) -> Option<Duration> {
+        self.made += 1;
+        None
+    }
+
+    /// An attempt has failed: the pause before the next one, or none when the limits are reached.
+    pub(crate) fn pause_after(
+        &mut self,
+        failure: &Failure,
+        asked: Option<Duration>,
+    ) -> Option<Duration> {
+        let now = Instant::now();
+        self.made += 1;
+        self.unreachable_since = match failure.outcome {
+            FailureOutcome::NeverSent => self.unreachable_since.or(Some(now)),
+            FailureOutcome::NoEffect | FailureOutcome::Unknown => None,
+        };
+        let pause = next_pause(&mut self.pauses, asked);
+        let unreachable = self
+            .unreachable_since
+            .is_some_and(|since| now + pause >= since + self.limits.unreachable);
+        let over = self.made >= self.limits.attempts || now + pause >= self.end || unreachable;
+        (!over).then_some(pause)
     }
 }
 
@@ -94,12 +152,12 @@ fn is_transient(code: Code) -> bool {
     is_doubt(code) || matches!(code, Code::ResourceExhausted | Code::Aborted)
 }
 
-/// The pauses between attempts: doubling from 50 ms to 5 s, with jitter, so that clients that lost
+/// The pauses between attempts: doubling from 20 ms to 5 s, with jitter, so that clients that lost
 /// one server together do not come back together. The first step is short because most
 /// disconnections heal at once.
 pub fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(50))
+        .with_min_delay(Duration::from_millis(20))
         .with_max_delay(Duration::from_secs(5))
         .without_max_times()
         .with_jitter()

@@ -7,13 +7,13 @@
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{
     connect::Client,
     error::{Failure, FailureOutcome},
     identity::OperationIdentity,
-    retry::{Decision, RetryLimits, after_failed_submit, next_pause, pauses},
+    retry::{Attempts, Decision, RetryLimits, after_failed_submit},
 };
 use crate::proto::{
     DeliveryMode, Intent, OnLocked, Operation, Origin, SubmitOperationRequest,
@@ -197,25 +197,22 @@ where
     F: Fn() -> A,
     A: Future<Output = Result<SubmitOperationResponse, Failure>>,
 {
-    let end = Instant::now() + limits.total + wait;
-    let mut pauses = pauses();
+    let mut attempts = Attempts::begin(limits, wait);
     let mut doubt = false;
-    let mut attempts = 0;
     loop {
-        attempts += 1;
         let failure = match attempt().await {
-            Ok(response) => return Ok(Submitted { response, attempts }),
+            Ok(response) => return Ok(Submitted { response, attempts: attempts.made() + 1 }),
             Err(failure) => failure,
         };
         doubt |= failure.outcome == FailureOutcome::Unknown;
-        let Decision::SameIdAgain(asked) = after_failed_submit(&failure) else {
-            return Err(give_up(identity, attempts, doubt, failure));
+        let pause = match after_failed_submit(&failure) {
+            Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
+            Decision::Stop => attempts.stop(),
         };
-        let pause = next_pause(&mut pauses, asked);
-        if attempts >= limits.attempts || Instant::now() + pause >= end {
-            return Err(give_up(identity, attempts, doubt, failure));
+        match pause {
+            Some(pause) => sleep(pause).await,
+            None => return Err(give_up(identity, attempts.made(), doubt, failure)),
         }
-        sleep(pause).await;
     }
 }
 
