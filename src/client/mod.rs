@@ -74,3 +74,6 @@ pub mod calls;
 pub mod reader_state;
 
 pub mod inbox;
+
+#[cfg(test)]
+pub(crate) mod fake_service;

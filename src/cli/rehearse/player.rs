@@ -343,3 +343,63 @@ async fn count_applied(parts: &Parts) -> Result<u64, Failure> {
         request.page_token = page.next_page_token;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::trace::builtin, *};
+    use crate::client::{connect::ConnectOptions, fake_service::FakeService, retry::RetryLimits};
+
+    async fn rehearse_against_the_fake(losses: Losses) -> (Report, usize) {
+        let fake = FakeService::start().await;
+        let proxy = async || Proxy::start(fake.address).await.expect("a free port");
+        let mut stage = Stage {
+            submit_proxy: proxy().await,
+            delivery_proxy: proxy().await,
+            server: None,
+            plan: None,
+        };
+        let client = |proxy: &Proxy| {
+            Client::connect(&proxy.endpoint(), ConnectOptions::plain()).expect("a usable endpoint")
+        };
+        let submit = client(&stage.submit_proxy);
+        let parts = Parts {
+            submit: match losses.retries {
+                Retries::SameId => submit,
+                Retries::FreshId => submit.with_limits(RetryLimits::once(Duration::from_secs(5))),
+            },
+            delivery: client(&stage.delivery_proxy),
+            target: "t".to_owned(),
+            inbox: "i".to_owned(),
+        };
+        let played = play(&builtin(), losses, &mut stage, &parts, &|_| {}).await;
+        (played.expect("the session is played to its end"), fake.unacked())
+    }
+
+    #[tokio::test]
+    async fn cuts_at_every_boundary_leave_one_effect_each() {
+        let losses = Losses { cut_every: 3, kill_every: 0, retries: Retries::SameId };
+        let (report, unacked) = rehearse_against_the_fake(losses).await;
+        assert!(report.passed(), "{report:?}");
+        assert_eq!(report.cuts, report.operations / 3);
+        // A request that was passed on whole, and a reply that was swallowed, are replayed.
+        assert!(report.replays >= report.cuts / 4, "{report:?}");
+        assert!(report.duplicates_seen > 0, "{report:?}");
+        assert_eq!((report.duplicate_effects(), unacked), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_quiet_rehearsal_has_no_replays() {
+        let losses = Losses { cut_every: 0, kill_every: 0, retries: Retries::SameId };
+        let (report, _) = rehearse_against_the_fake(losses).await;
+        assert!(report.passed(), "{report:?}");
+        assert_eq!((report.replays, report.attempts), (0, report.operations));
+    }
+
+    #[tokio::test]
+    async fn fresh_ids_show_duplicate_effects() {
+        let losses = Losses { cut_every: 3, kill_every: 0, retries: Retries::FreshId };
+        let (report, _) = rehearse_against_the_fake(losses).await;
+        assert!(!report.passed());
+        assert!(report.duplicate_effects() > 0, "{report:?}");
+    }
+}

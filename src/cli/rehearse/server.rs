@@ -194,8 +194,8 @@ pub fn unique_name() -> String {
 }
 
 fn access_file(token: &str) -> String {
-    let digits = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}"));
-    let hash = digits.collect::<String>();
+    let digest = Sha256::digest(token);
+    let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
         "[[token]]\nid = \"rehearse\"\nhash = \"{hash}\"\naccount = \"rehearse\"\n\
          subject = \"rehearse\"\npermissions = [\"submit\", \"read\", \"receive\", \"ack\"]\n"
