@@ -15,6 +15,9 @@ pub mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/receiptd_descriptor.bin"));
 }
 
+#[cfg(feature = "client")]
+pub mod client;
+
 #[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]

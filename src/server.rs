@@ -4,7 +4,6 @@
 //! What must stay true: a shutdown first tells the probes, then ends the streams, then lets what
 //! runs complete, and ends by its deadline whatever a peer does. Deliberately not here: signals.
 
-mod reread;
 mod tls;
 
 use std::{io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
@@ -18,9 +17,13 @@ use crate::{
     config::{Config, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
-    store::{OpenError, Store},
+    store::{
+        OpenError, Store,
+        postgres::{Migrations, PostgresOptions, PostgresStore},
+        sqlite::{self, SqliteStore},
+    },
     stream::StreamSettings,
-    sweeper, telemetry,
+    sweeper, telemetry, wake,
 };
 
 /// How often readiness is looked at, and the metrics are tidied.
@@ -220,7 +223,7 @@ impl Server {
     ) {
         let period = self.config.sweep_interval.to_std();
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
-        self.background(reread::run(self.engine.clone(), period, stop.clone()));
+        self.background(wake::reread(self.engine.clone(), period, stop.clone()));
         let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
@@ -258,16 +261,20 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
 /// [`OpenError`], without the URL's password.
 pub async fn open_store(
     store: &StoreUrl,
-    _config: &Config,
-    _seams: &Seams,
+    config: &Config,
+    seams: &Seams,
 ) -> Result<Store, OpenError> {
     match store.location() {
         StoreLocation::Sqlite(path) => {
             make_folder(path)?;
-            Err(OpenError("the embedded store is not built in yet".to_owned()))
+            SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
-        StoreLocation::Postgres(_) => {
-            Err(OpenError("the PostgreSQL store is not built in yet".to_owned()))
+        StoreLocation::Postgres(url) => {
+            let options = PostgresOptions {
+                write_connections: config.pool_size,
+                ..PostgresOptions::usual(Migrations::Apply)
+            };
+            PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
     }
 }

@@ -13,7 +13,6 @@ pub mod health;
 mod inboxes;
 mod operation_lists;
 mod operations;
-mod page_seal;
 mod pages;
 mod shown;
 pub mod shutdown;

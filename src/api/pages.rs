@@ -3,11 +3,11 @@
 //! What must stay true: a token continues the list, account and filter it was made for, and
 //! nothing else; its content is opaque to callers.
 
-use super::page_seal::{open_page, seal_page};
 use crate::{
     domain::{
         ids::{Account, Invalid, OperationId, Timestamp},
         refusal::Refusal,
+        token::{open_page, seal_page},
     },
     store::query::OperationPosition,
 };
@@ -33,9 +33,9 @@ impl Pages<'_> {
     pub fn open(&self, token: &str) -> Result<Option<Vec<u8>>, Refusal> {
         match token {
             "" => Ok(None),
-            token => open_page(self.key, self.account, self.list, &self.filter_hash, token)
-                .map(Some)
-                .map_err(Refusal::Invalid),
+            token => {
+                open_page(self.key, token, self.account, self.list, &self.filter_hash).map(Some)
+            }
         }
     }
 

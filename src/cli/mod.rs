@@ -3,12 +3,24 @@
 //! What must stay true: a command prints its answer to standard output and everything else to
 //! standard error; it returns its exit code, and never exits by itself.
 
+pub mod cancel;
 pub mod config;
+pub mod connection;
+pub mod demo;
 pub mod dev;
+pub mod document;
+pub mod get;
+pub mod inbox;
+mod json;
+pub mod list;
 pub mod migrate;
+pub mod output;
+pub mod rehearse;
 pub mod serve;
 pub mod server_args;
 mod signals;
+pub mod submit;
+pub mod watch;
 
 use std::process::ExitCode;
 
@@ -32,6 +44,24 @@ pub enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check or show the settings in force.
     Config(config::ConfigArgs),
+    /// Submit one operation and print its receipt.
+    Submit(Box<submit::SubmitArgs>),
+    /// Say what is known about an operation.
+    Get(get::GetArgs),
+    /// List operations, newest first.
+    List(list::ListArgs),
+    /// Follow an operation to its end.
+    Watch(watch::WatchArgs),
+    /// Cancel an operation that has not begun.
+    Cancel(cancel::CancelArgs),
+    /// Read and ack results.
+    Inbox(inbox::InboxArgs),
+    /// Read documents.
+    Document(document::DocumentArgs),
+    /// Replay a recorded editing session through lost connections and killed servers.
+    Rehearse(rehearse::RehearseArgs),
+    /// Tell the story of a lost acknowledgement, in ten seconds.
+    Demo(demo::DemoArgs),
 }
 
 /// Why a command failed: one sentence, and the exit code.
@@ -74,5 +104,14 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::Config(args) => config::run(&args),
+        Command::Submit(args) => submit::run(*args).await,
+        Command::Get(args) => get::run(args).await,
+        Command::List(args) => list::run(args).await,
+        Command::Watch(args) => watch::run(args).await,
+        Command::Cancel(args) => cancel::run(args).await,
+        Command::Inbox(args) => inbox::run(args).await,
+        Command::Document(args) => document::run(args).await,
+        Command::Rehearse(args) => rehearse::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
     }
 }
