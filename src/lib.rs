@@ -1,4 +1,9 @@
 //! receiptd: durable operation receipts with resumable result delivery.
+//!
+//! In reading order: [`proto`] is what callers see; [`domain`] holds every rule; [`store`] loads
+//! and saves; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
+//! without a caller; [`api`] and [`http`] are the two listeners; [`server`] puts them together;
+//! [`config`] and [`cli`] start it.
 
 /// The generated protocol, package `receiptd.v1`.
 pub mod proto {
@@ -10,12 +15,17 @@ pub mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/receiptd_descriptor.bin"));
 }
 
+#[cfg(feature = "client")]
+pub mod client;
+
 #[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
-pub mod engine;
-#[cfg(feature = "server")]
 pub mod store;
+
+#[cfg(feature = "server")]
+pub mod engine;
+
 #[cfg(feature = "server")]
 pub mod stream;
 #[cfg(feature = "server")]
@@ -24,3 +34,15 @@ pub mod sweeper;
 pub mod telemetry;
 #[cfg(feature = "server")]
 pub mod wake;
+
+#[cfg(feature = "server")]
+pub mod api;
+#[cfg(feature = "server")]
+pub mod http;
+#[cfg(feature = "server")]
+pub mod server;
+
+#[cfg(feature = "server")]
+pub mod cli;
+#[cfg(feature = "server")]
+pub mod config;

@@ -3,7 +3,10 @@
 //! What must stay true: a name is written once, here; no label names an account, an operation, an
 //! inbox or anything else that a caller chooses, so that the number of series stays bounded.
 //!
-//! Deliberately not here: where metrics go. Without a recorder every call does nothing.
+//! Deliberately not here: where metrics and logs go ([`process`]). Without a recorder every call
+//! does nothing.
+
+pub mod process;
 
 use std::time::Duration;
 
@@ -41,6 +44,10 @@ pub const REPLIES_TOTAL: &str = "receiptd_replies_total";
 pub const HANDED_TOTAL: &str = "receiptd_deliveries_handed_total";
 /// Replays that were not counted because too many ids were waiting for their count.
 pub const REPLAYS_DROPPED_TOTAL: &str = "receiptd_replays_dropped_total";
+/// Calls that were refused, by reason: of the form, of credentials and of the engine.
+pub const REFUSALS_TOTAL: &str = "receiptd_refusals_total";
+/// TLS handshakes that failed or took too long.
+pub const TLS_HANDSHAKES_FAILED_TOTAL: &str = "receiptd_tls_handshakes_failed_total";
 
 /// Tells the recorder what each metric means. Called once, after the recorder is installed.
 pub fn describe() {
@@ -57,6 +64,8 @@ pub fn describe() {
         (REPLIES_TOTAL, "Answers to commands, by reason."),
         (HANDED_TOTAL, "Deliveries handed to a stream after the commit, by outcome."),
         (REPLAYS_DROPPED_TOTAL, "Replays that were not counted."),
+        (REFUSALS_TOTAL, "Calls that were refused, by reason."),
+        (TLS_HANDSHAKES_FAILED_TOTAL, "TLS handshakes that failed or took too long."),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);
@@ -188,4 +197,14 @@ pub fn handed(outcome: HandOver) {
 /// A replay was not counted.
 pub fn replay_dropped() {
     counter!(REPLAYS_DROPPED_TOTAL).increment(1);
+}
+
+/// A call was refused.
+pub fn refused(reason: &'static str) {
+    counter!(REFUSALS_TOTAL, "reason" => reason).increment(1);
+}
+
+/// A TLS handshake failed or took too long.
+pub fn tls_handshake_failed() {
+    counter!(TLS_HANDSHAKES_FAILED_TOTAL).increment(1);
 }

@@ -1,0 +1,73 @@
+//! `receiptd cancel`: the only way to cancel; closing a call or a stream never does.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{
+    EXIT_FAILURE, Failure,
+    connection::{ConnectArgs, EXIT_PENDING, IdentityArgs, OutputArgs, call_failed},
+    json,
+    output::{facts, next_facts, operation_facts, say_as},
+};
+use crate::proto::{CancelOperationResponse, CancelOutcome};
+
+const HELP: &str = "\
+Examples:
+  receiptd cancel 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10 --reason 'typed by mistake'
+
+Exit codes:
+  0  cancelled: no effect
+  1  too late, with the receipt; or anything that has no other code
+  2  wrong arguments, or the request is not valid
+  6  asked for; the operation still runs";
+
+/// Cancel an operation that has not begun.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    /// Which operation.
+    pub identity: IdentityArgs,
+    /// Why, for the audit trail.
+    #[arg(long, default_value = "")]
+    pub reason: String,
+    #[command(flatten)]
+    /// Where the service is.
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    /// How the answer is printed.
+    pub output: OutputArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Failure`] when the service does not answer.
+pub async fn run(args: CancelArgs) -> Result<ExitCode, Failure> {
+    let identity = args.identity.identity()?;
+    let client = args.connect.client()?;
+    let response =
+        client.cancel(&identity, &args.reason).await.map_err(|failure| call_failed(&failure))?;
+    say_as(args.output.output, || json::cancelled(&response), || table(&response))?;
+    Ok(match response.outcome() {
+        CancelOutcome::Cancelled => ExitCode::SUCCESS,
+        CancelOutcome::Requested => ExitCode::from(EXIT_PENDING),
+        CancelOutcome::TooLate | CancelOutcome::Unspecified => ExitCode::from(EXIT_FAILURE),
+    })
+}
+
+fn table(response: &CancelOperationResponse) -> comfy_table::Table {
+    let sentence = match response.outcome() {
+        CancelOutcome::Cancelled => "cancelled: it had no effect",
+        CancelOutcome::Requested => "asked for: the operation still runs",
+        CancelOutcome::TooLate => "too late: the operation had ended before",
+        CancelOutcome::Unspecified => "not known to this program",
+    };
+    let mut rows = vec![("cancel", sentence.to_owned())];
+    if let Some(operation) = &response.operation {
+        rows.extend(operation_facts(operation));
+    }
+    rows.extend(next_facts(response.recovery.as_ref(), None, &[]));
+    facts(rows)
+}

@@ -1,0 +1,234 @@
+//! What the commands that call a service share: where it is, who calls, which operation, and
+//! which exit code an outcome has.
+//!
+//! What must stay true: a token is never printed; an exit code says what is known of the effect,
+//! so that a script never has to read prose.
+
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::{EXIT_FAILURE, EXIT_USAGE, Failure};
+use crate::{
+    client::{
+        connect::{Client, ConnectOptions, Secret, Trust},
+        error as client_error,
+        identity::{OperationIdentity, millis_of},
+        retry::RetryLimits,
+    },
+    proto::operation::State,
+};
+
+/// Where a service listens unless told otherwise.
+const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:7070";
+
+/// The operation was rejected or cancelled: no effect.
+pub const EXIT_REJECTED: u8 = 3;
+/// The id is bound to another intent.
+pub const EXIT_CONFLICT: u8 = 4;
+/// The outcome is not known.
+pub const EXIT_UNKNOWN: u8 = 5;
+/// The operation had not ended when the time was up.
+pub const EXIT_PENDING: u8 = 6;
+
+/// The end of every `--help` of a command whose exit code tells an outcome.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  applied (or the command did what it was asked)
+  1  anything that has no other code
+  2  wrong arguments, or the request is not valid
+  3  rejected or cancelled: no effect
+  4  the id is bound to another intent
+  5  the outcome is not known: look up the same id
+  6  not ended yet when the time was up";
+
+/// Where the service is and who calls it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct ConnectArgs {
+    /// Where the service listens.
+    #[arg(long, env = "RECEIPTD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
+    pub endpoint: String,
+    /// The bearer token. Prefer --token-file: arguments are visible to other processes.
+    #[arg(long, env = "RECEIPTD_TOKEN", hide_env_values = true, conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// A file that holds the bearer token.
+    #[arg(long, env = "RECEIPTD_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The certificate authorities to trust instead of the public ones, in PEM.
+    #[arg(long, env = "RECEIPTD_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// How long a call may take, repeats included.
+    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+}
+
+impl ConnectArgs {
+    /// A client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Failure`] when a file cannot be read or the endpoint cannot be used.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let usage = |error: &dyn std::fmt::Display| Failure::new(EXIT_USAGE, error);
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(token.trim().to_owned()),
+            (None, Some(path)) => {
+                let text = fs::read_to_string(path)
+                    .map_err(|error| usage(&format!("{}: {error}", path.display())))?;
+                Some(text.trim().to_owned())
+            }
+            (None, None) => None,
+        };
+        let trust = match &self.ca_file {
+            Some(path) => Trust::Authorities(
+                fs::read(path).map_err(|error| usage(&format!("{}: {error}", path.display())))?,
+            ),
+            None => Trust::PublicRoots,
+        };
+        let options = ConnectOptions {
+            token: token.map(Secret::new),
+            trust,
+            connect_timeout: self.timeout.min(Duration::from_secs(5)),
+            limits: RetryLimits {
+                total: self.timeout,
+                attempts: 20,
+                per_attempt: self.timeout.min(Duration::from_secs(10)),
+                // A person who forgot to start the service should learn it soon.
+                unreachable: Duration::from_secs(3),
+            },
+        };
+        Client::connect(&self.endpoint, options).map_err(|error| usage(&error))
+    }
+
+    /// The command that asks what became of an operation, ready to paste.
+    pub fn get_command(&self, identity: &OperationIdentity) -> String {
+        let mut command = format!("receiptd get {}", identity.id());
+        if identity.wire_mint_time().is_some() {
+            command.push_str(&format!(" --mint-time {}", identity.mint_time_ms()));
+        }
+        if self.endpoint != DEFAULT_ENDPOINT {
+            command.push_str(&format!(" --endpoint {}", self.endpoint));
+        }
+        if let Some(path) = &self.token_file {
+            command.push_str(&format!(" --token-file {}", path.display()));
+        }
+        if let Some(path) = &self.ca_file {
+            command.push_str(&format!(" --ca-file {}", path.display()));
+        }
+        command
+    }
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    Table,
+    /// For programs: the field names of the protocol's JSON, numbers as numbers.
+    Json,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OutputArgs {
+    /// How the answer is printed.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: OutputFormat,
+}
+
+/// Which operation.
+#[derive(Debug, Clone, Args)]
+pub struct IdentityArgs {
+    /// The operation's id.
+    pub id: String,
+    /// When the id was made: RFC 3339 or milliseconds since 1970. Needed unless it is a UUIDv7.
+    #[arg(long, value_parser = parse_mint_time)]
+    pub mint_time: Option<i64>,
+}
+
+impl IdentityArgs {
+    /// The identity.
+    ///
+    /// # Errors
+    /// [`Failure`] when the id is not valid or its mint time is missing.
+    pub fn identity(&self) -> Result<OperationIdentity, Failure> {
+        OperationIdentity::from_parts(&self.id, self.mint_time)
+            .map_err(|error| Failure::new(EXIT_USAGE, error))
+    }
+}
+
+/// Reads a mint time, in milliseconds since 1970.
+///
+/// # Errors
+/// A sentence for the person who typed it.
+pub fn parse_mint_time(text: &str) -> Result<i64, String> {
+    if let Ok(millis) = text.parse::<i64>() {
+        return Ok(millis);
+    }
+    text.parse::<prost_types::Timestamp>()
+        .map(|time| millis_of(&time))
+        .map_err(|_| "neither RFC 3339 nor milliseconds since 1970".to_owned())
+}
+
+/// The exit code of a state.
+pub fn exit_of_state(state: State) -> ExitCode {
+    ExitCode::from(match state {
+        State::Applied => 0,
+        State::Rejected | State::Cancelled => EXIT_REJECTED,
+        State::Failed => EXIT_FAILURE,
+        State::Unknown | State::Unspecified => EXIT_UNKNOWN,
+        State::Accepted | State::Running => EXIT_PENDING,
+    })
+}
+
+/// A failed call as a command's failure.
+pub fn call_failed(failure: &client_error::Failure) -> Failure {
+    let code = match failure.reason.as_deref() {
+        Some("OPERATION_INTENT_MISMATCH") => EXIT_CONFLICT,
+        Some("INVALID_FIELD" | "UNKNOWN_ACTION" | "CLOCK_SKEW" | "RESUME_TOKEN_INVALID") => {
+            EXIT_USAGE
+        }
+        _ => EXIT_FAILURE,
+    };
+    let next = failure
+        .recovery
+        .map(|action| format!(" (next step: {})", super::output::recovery_word(action)))
+        .unwrap_or_default();
+    Failure::new(code, format!("{failure}{next}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(endpoint: &str) -> ConnectArgs {
+        ConnectArgs {
+            endpoint: endpoint.to_owned(),
+            token: Some("secret".to_owned()),
+            token_file: None,
+            ca_file: None,
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn the_look_up_is_ready_to_paste_and_holds_no_secret() {
+        let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
+        assert_eq!(
+            connection("http://other:1").get_command(&identity),
+            "receiptd get save:1 --mint-time 5 --endpoint http://other:1"
+        );
+        let minted = OperationIdentity::mint_at(1, &[0; 10]);
+        assert_eq!(
+            connection(DEFAULT_ENDPOINT).get_command(&minted),
+            format!("receiptd get {minted}")
+        );
+    }
+
+    #[test]
+    fn mint_times_are_read_in_both_forms() {
+        assert_eq!(parse_mint_time("1500"), Ok(1_500));
+        assert_eq!(parse_mint_time("1970-01-01T00:00:01.5Z"), Ok(1_500));
+        assert!(parse_mint_time("yesterday").is_err());
+    }
+}

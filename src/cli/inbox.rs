@@ -1,0 +1,372 @@
+//! `receiptd inbox`: read results as they come, ack them, and see what waits.
+//!
+//! What must stay true: a result is acked only after it was printed; stopping loses nothing, and
+//! says how to go on.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    EXIT_FAILURE, EXIT_USAGE, Failure,
+    connection::{ConnectArgs, OutputArgs, OutputFormat, call_failed},
+    json,
+    output::{delivery_word, list, note, say, say_as, state_word, time},
+};
+use crate::{
+    client::{
+        connect::Client,
+        inbox::{InboxReader, News, ReaderError, ReaderOptions, ReaderState},
+        submit::state_of,
+    },
+    proto::{
+        AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Delivery, Inbox,
+        ListDeliveriesRequest, ListInboxesRequest,
+    },
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  receiptd inbox stream default --ack
+  receiptd inbox stream default --until-caught-up -o json
+  receiptd inbox ack default 17 18 19
+  receiptd inbox list
+  receiptd inbox list default
+";
+
+/// How long the acks of what was printed may take at the end.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+
+/// Read and ack results.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InboxArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: InboxCommand,
+}
+
+/// What to do with an inbox.
+#[derive(Debug, Subcommand)]
+pub enum InboxCommand {
+    /// Print results as they come, oldest unacked first.
+    Stream(InboxStreamArgs),
+    /// The inboxes, or the deliveries of one.
+    List(InboxListArgs),
+    /// Ack results by their numbers.
+    Ack(InboxAckArgs),
+}
+
+/// Print results as they come, oldest unacked first.
+#[derive(Debug, Args)]
+pub struct InboxStreamArgs {
+    /// The inbox.
+    #[arg(default_value = "default")]
+    pub inbox: String,
+    /// Who reads; a second stream of the same consumer replaces the first.
+    #[arg(long, default_value = "")]
+    pub consumer: String,
+    /// Where to go on: the last token printed.
+    #[arg(long, default_value = "")]
+    pub resume_token: String,
+    /// How many unacked results the stream may hold.
+    #[arg(long, default_value_t = 100)]
+    pub window: i32,
+    /// Ack each result after it was printed.
+    #[arg(long)]
+    pub ack: bool,
+    /// Stop after this many results.
+    #[arg(long)]
+    pub count: Option<u64>,
+    /// Stop when everything that was there at the start has been printed.
+    #[arg(long)]
+    pub until_caught_up: bool,
+    #[command(flatten)]
+    /// Where the service is.
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    /// How the answer is printed.
+    pub output: OutputArgs,
+}
+
+/// The inboxes, or the deliveries of one.
+#[derive(Debug, Args)]
+pub struct InboxListArgs {
+    /// The inbox whose deliveries are listed; all inboxes when absent.
+    pub inbox: Option<String>,
+    /// How many at most.
+    #[arg(long, default_value_t = 100)]
+    pub limit: i32,
+    #[command(flatten)]
+    /// Where the service is.
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    /// How the answer is printed.
+    pub output: OutputArgs,
+}
+
+/// Ack results by their numbers.
+#[derive(Debug, Args)]
+pub struct InboxAckArgs {
+    /// The inbox.
+    pub inbox: String,
+    /// The numbers.
+    #[arg(required = true)]
+    pub sequences: Vec<i64>,
+    #[command(flatten)]
+    /// Where the service is.
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    /// How the answer is printed.
+    pub output: OutputArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Failure`] when the service does not answer or refuses.
+pub async fn run(args: InboxArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        InboxCommand::Stream(args) => stream(&args).await,
+        InboxCommand::List(args) => list_any(&args).await,
+        InboxCommand::Ack(args) => ack(&args).await,
+    }
+}
+
+async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
+    let client = args.connect.client()?;
+    let mut state = ReaderState::new(&args.inbox, &args.consumer);
+    state.resume_token.clone_from(&args.resume_token);
+    let options = ReaderOptions { window: args.window, results_waiting_max: 1_000 };
+    let mut reader = InboxReader::start(client, state, options);
+    let end = tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        end = print_news(&mut reader, args) => end,
+    };
+    if args.ack && !reader.flush(FLUSH_LIMIT).await {
+        note("some results were printed and not acked; they come again");
+    }
+    let state = reader.close().await;
+    if !state.resume_token.is_empty() {
+        note(format!("go on with: --resume-token {}", state.resume_token));
+    }
+    end.map(|()| ExitCode::SUCCESS)
+}
+
+/// Prints until the end that was asked for.
+async fn print_news(reader: &mut InboxReader, args: &InboxStreamArgs) -> Result<(), Failure> {
+    let mut printed = 0;
+    loop {
+        if args.count.is_some_and(|count| printed >= count) {
+            return Ok(());
+        }
+        let news = reader.next().await.map_err(|error| reader_failed(&error))?;
+        match args.output.output {
+            OutputFormat::Json => say(news_json(&news))?,
+            OutputFormat::Table => print_sentence(&news)?,
+        }
+        match news {
+            News::Result(result) => {
+                printed += 1;
+                if args.ack {
+                    reader.handled(&result);
+                }
+            }
+            News::CaughtUp if args.until_caught_up => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn news_json(news: &News) -> Value {
+    match news {
+        News::Opened(opened) => json!({ "opened": json::opened(opened) }),
+        News::Result(result) => json!({ "result": json::result(result) }),
+        News::AlreadySeen(again) => json!({ "alreadySeen": {
+            "sequence": again.key.sequence,
+            "outcomeVersion": again.key.outcome_version,
+            "operationId": again.operation_id,
+            "attempt": again.attempt,
+        }}),
+        News::CaughtUp => json!({ "caughtUp": {} }),
+        News::Gap(gap) => json!({ "gap": json::gap(gap) }),
+        News::Withdrawn(withdrawn) => json!({ "withdrawn": json::withdrawn(withdrawn) }),
+        News::Reconnecting(failure) => {
+            json!({ "reconnecting": { "text": failure.as_ref().map(ToString::to_string) } })
+        }
+        News::AckRefused(failure) => json!({ "ackRefused": { "text": failure.to_string() } }),
+    }
+}
+
+/// Results go to standard output, everything about the stream to standard error.
+fn print_sentence(news: &News) -> Result<(), Failure> {
+    match news {
+        News::Result(result) => return say(result_sentence(result)),
+        News::Opened(opened) => note(format!(
+            "reading {} as {}: {} unacked",
+            opened.inbox, opened.consumer_id, opened.depth
+        )),
+        News::AlreadySeen(again) => note(format!(
+            "#{} {} again (attempt {}): already shown",
+            again.key.sequence, again.operation_id, again.attempt
+        )),
+        News::CaughtUp => note("caught up"),
+        News::Gap(gap) => note(format!(
+            "#{} to #{} will not come ({}): look them up by operation",
+            gap.first_sequence,
+            gap.last_sequence,
+            gap.cause().as_str_name().trim_start_matches("GAP_CAUSE_")
+        )),
+        News::Withdrawn(withdrawn) => note(format!(
+            "#{} {} ended elsewhere: {}",
+            withdrawn.sequence,
+            withdrawn.operation_id,
+            delivery_word(withdrawn.state)
+        )),
+        News::Reconnecting(failure) => note(match failure {
+            Some(failure) => format!("connecting again ({failure})"),
+            None => "connecting again".to_owned(),
+        }),
+        News::AckRefused(failure) => note(format!("an ack was refused: {failure}")),
+    }
+    Ok(())
+}
+
+fn result_sentence(result: &DeliveredResult) -> String {
+    let delivery = result.delivery.clone().unwrap_or_default();
+    let operation = result.operation.clone().unwrap_or_default();
+    let receipt = operation.receipt.clone().unwrap_or_default();
+    let revision = receipt
+        .document
+        .as_ref()
+        .map(|change| format!(" revision {}", change.result_revision))
+        .unwrap_or_default();
+    let again = if result.redelivered { " (sent before)" } else { "" };
+    format!(
+        "#{} {} {} {} {}{revision}{again}",
+        delivery.sequence,
+        operation.operation_id,
+        state_word(state_of(&operation)),
+        receipt.action,
+        receipt.target
+    )
+}
+
+fn reader_failed(error: &ReaderError) -> Failure {
+    match error {
+        ReaderError::ResumeTokenInvalid(_) => Failure::new(EXIT_USAGE, error),
+        ReaderError::InboxRecreated(_)
+        | ReaderError::StoreEpochChanged(_)
+        | ReaderError::Superseded(_)
+        | ReaderError::Refused(_) => Failure::plain(error),
+    }
+}
+
+async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
+    let client = args.connect.client()?;
+    let format = args.output.output;
+    match &args.inbox {
+        Some(inbox) => {
+            let deliveries = all_deliveries(&client, inbox, args.limit).await?;
+            say_as(
+                format,
+                || json!({ "deliveries": deliveries.iter().map(json::delivery).collect::<Vec<_>>()}),
+                || deliveries_table(&deliveries),
+            )?;
+        }
+        None => {
+            let request = ListInboxesRequest { page_size: args.limit, ..Default::default() };
+            let page = client.list_inboxes(request).await.map_err(|it| call_failed(&it))?;
+            say_as(
+                format,
+                || json!({ "inboxes": page.inboxes.iter().map(json::inbox).collect::<Vec<_>>() }),
+                || inboxes_table(&page.inboxes),
+            )?;
+            if !page.next_page_token.is_empty() {
+                note(format!("there are more; --limit {} was reached", args.limit));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn all_deliveries(
+    client: &Client,
+    inbox: &str,
+    limit: i32,
+) -> Result<Vec<Delivery>, Failure> {
+    let mut deliveries = Vec::new();
+    let mut request = ListDeliveriesRequest {
+        inbox: inbox.to_owned(),
+        page_size: limit.clamp(1, 1_000),
+        ..ListDeliveriesRequest::default()
+    };
+    let limit = usize::try_from(limit).unwrap_or(0);
+    loop {
+        let page = client.list_deliveries(request.clone()).await.map_err(|it| call_failed(&it))?;
+        deliveries.extend(page.deliveries);
+        if deliveries.len() >= limit || page.next_page_token.is_empty() {
+            if !page.next_page_token.is_empty() {
+                note(format!("there are more; --limit {limit} was reached"));
+            }
+            deliveries.truncate(limit);
+            return Ok(deliveries);
+        }
+        request.page_token = page.next_page_token;
+    }
+}
+
+fn deliveries_table(deliveries: &[Delivery]) -> comfy_table::Table {
+    let row = |delivery: &Delivery| {
+        vec![
+            delivery.sequence.to_string(),
+            delivery.operation_id.clone(),
+            delivery_word(delivery.state),
+            delivery.attempt.to_string(),
+            time(delivery.queue_time.as_ref()),
+            time(delivery.expire_time.as_ref()),
+        ]
+    };
+    let headings = ["NUMBER", "OPERATION", "STATE", "ATTEMPT", "QUEUED", "EXPIRES"];
+    list(&headings, deliveries.iter().map(row).collect())
+}
+
+fn inboxes_table(inboxes: &[Inbox]) -> comfy_table::Table {
+    let row = |inbox: &Inbox| {
+        vec![
+            inbox.inbox.clone(),
+            format!("{}/{}", inbox.reserved + inbox.pending + inbox.in_flight, inbox.slots),
+            inbox.pending.to_string(),
+            inbox.in_flight.to_string(),
+            inbox.consumers.len().to_string(),
+            time(inbox.oldest_queue_time.as_ref()),
+        ]
+    };
+    let headings = ["INBOX", "SLOTS", "PENDING", "IN FLIGHT", "CONSUMERS", "OLDEST"];
+    list(&headings, inboxes.iter().map(row).collect())
+}
+
+async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
+    let client = args.connect.client()?;
+    let deliveries = args
+        .sequences
+        .iter()
+        .map(|sequence| AckTarget { inbox: args.inbox.clone(), sequence: *sequence })
+        .collect();
+    let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
+    let answer = client.ack(request).await.map_err(|failure| call_failed(&failure))?;
+    let rows = answer.results.iter().map(|result| {
+        let word = result.outcome().as_str_name().trim_start_matches("ACK_OUTCOME_");
+        vec![result.sequence.to_string(), word.to_owned()]
+    });
+    say_as(
+        args.output.output,
+        || json!({ "results": answer.results.iter().map(json::acked).collect::<Vec<_>>() }),
+        || list(&["NUMBER", "OUTCOME"], rows.collect()),
+    )?;
+    let missing =
+        answer.results.iter().any(|result| result.outcome() == AckOutcome::NoSuchDelivery);
+    Ok(if missing { ExitCode::from(EXIT_FAILURE) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,356 @@
+//! A service of one document and one inbox, in memory, for tests of the client through a proxy.
+//!
+//! What must stay true: its answers have the form of the protocol, and an effect happens once per
+//! id. Deliberately not here: everything that the tests of the client do not ask for.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::stream::{BoxStream, StreamExt, unfold};
+use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, transport::Server};
+
+use crate::proto::{
+    document_service_server::{DocumentService, DocumentServiceServer},
+    inbox_service_server::{InboxService, InboxServiceServer},
+    operation_service_server::{OperationService, OperationServiceServer},
+    stream_deliveries_response::Frame,
+    *,
+};
+
+/// A running fake.
+pub(crate) struct FakeService {
+    pub(crate) address: SocketAddr,
+    store: Arc<Store>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Store {
+    data: Mutex<Data>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Data {
+    operations: BTreeMap<String, Operation>,
+    text: Vec<char>,
+    revision: i64,
+    deliveries: BTreeMap<i64, FakeDelivery>,
+}
+
+struct FakeDelivery {
+    operation_id: String,
+    attempt: i32,
+    acked: bool,
+}
+
+impl FakeService {
+    /// Listens on a free local port until it is dropped.
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound listener");
+        let store = Arc::new(Store::default());
+        let serving = Server::builder()
+            .add_service(OperationServiceServer::from_arc(store.clone()))
+            .add_service(InboxServiceServer::new(Inboxes(store.clone())))
+            .add_service(DocumentServiceServer::from_arc(store.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { drop(serving.await) });
+        FakeService { address, store, _tasks: tasks }
+    }
+
+    /// How many results are not acked.
+    pub(crate) fn unacked(&self) -> usize {
+        self.store.data().deliveries.values().filter(|delivery| !delivery.acked).count()
+    }
+}
+
+impl Store {
+    fn data(&self) -> MutexGuard<'_, Data> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Data {
+    fn apply(&mut self, request: &SubmitOperationRequest) -> Operation {
+        let intent = request.intent.clone().unwrap_or_default();
+        let wrong = intent.expected_revision.filter(|expected| *expected != self.revision);
+        let state = match wrong.is_none() && self.edit(&intent) {
+            true => operation::State::Applied,
+            false => operation::State::Rejected,
+        };
+        let base_revision = self.revision;
+        self.revision += i64::from(state == operation::State::Applied);
+        let document = DocumentChange {
+            base_revision,
+            result_revision: self.revision,
+            ..DocumentChange::default()
+        };
+        let operation = Operation {
+            operation_id: request.operation_id.clone(),
+            state: state.into(),
+            receipt: Some(Receipt { document: Some(document), ..Receipt::default() }),
+            ..Operation::default()
+        };
+        let sequence = 1 + i64::try_from(self.deliveries.len()).unwrap_or(0);
+        let operation_id = request.operation_id.clone();
+        let delivery = FakeDelivery { operation_id, attempt: 0, acked: false };
+        self.deliveries.insert(sequence, delivery);
+        self.operations.insert(request.operation_id.clone(), operation.clone());
+        operation
+    }
+
+    fn edit(&mut self, intent: &Intent) -> bool {
+        let arguments: serde_json::Value =
+            serde_json::from_slice(&intent.arguments).unwrap_or_default();
+        if let Some(content) = arguments["content"].as_str() {
+            self.text = content.chars().collect();
+        }
+        for edit in arguments["edits"].as_array().into_iter().flatten() {
+            let number = |index: usize| {
+                edit[index].as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
+            };
+            let (start, end) = (number(0), number(0) + number(1));
+            if end > self.text.len() {
+                return false;
+            }
+            let inserted = edit[2].as_str().unwrap_or_default().chars();
+            self.text.splice(start..end, inserted);
+        }
+        true
+    }
+
+    /// Marks everything unacked above a number as sent once more.
+    fn send_after(&mut self, position: i64) -> (Vec<DeliveredResult>, i64) {
+        let mut last = position;
+        let mut results = Vec::new();
+        for (sequence, kept) in self.deliveries.range_mut(position + 1..) {
+            last = *sequence;
+            if kept.acked {
+                continue;
+            }
+            kept.attempt += 1;
+            let delivery = Delivery {
+                sequence: *sequence,
+                operation_id: kept.operation_id.clone(),
+                outcome_version: 1,
+                attempt: kept.attempt,
+                ..Delivery::default()
+            };
+            results.push(DeliveredResult {
+                delivery: Some(delivery),
+                operation: self.operations.get(&kept.operation_id).cloned(),
+                redelivered: kept.attempt > 1,
+            });
+        }
+        (results, last)
+    }
+}
+
+#[tonic::async_trait]
+impl OperationService for Store {
+    type WatchOperationStream = BoxStream<'static, Result<WatchOperationResponse, Status>>;
+
+    async fn submit_operation(
+        &self,
+        request: Request<SubmitOperationRequest>,
+    ) -> Result<Response<SubmitOperationResponse>, Status> {
+        let request = request.into_inner();
+        let mut data = self.data();
+        let (operation, origin) = match data.operations.get(&request.operation_id) {
+            Some(operation) => (operation.clone(), Origin::Replayed),
+            None => (data.apply(&request), Origin::Executed),
+        };
+        drop(data);
+        self.changed.notify_waiters();
+        Ok(Response::new(SubmitOperationResponse {
+            operation: Some(operation),
+            origin: origin.into(),
+            ..SubmitOperationResponse::default()
+        }))
+    }
+
+    async fn list_operations(
+        &self,
+        _request: Request<ListOperationsRequest>,
+    ) -> Result<Response<ListOperationsResponse>, Status> {
+        let is_applied = |operation: &&Operation| operation.state() == operation::State::Applied;
+        let listed = |operation: &Operation| ListedOperation {
+            operation: Some(operation.clone()),
+            deliveries: Vec::new(),
+        };
+        let data = self.data();
+        let operations = data.operations.values().filter(is_applied).map(listed).collect();
+        Ok(Response::new(ListOperationsResponse { operations, next_page_token: String::new() }))
+    }
+
+    async fn batch_submit_operations(
+        &self,
+        _request: Request<BatchSubmitOperationsRequest>,
+    ) -> Result<Response<BatchSubmitOperationsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn get_operation(
+        &self,
+        _request: Request<GetOperationRequest>,
+    ) -> Result<Response<GetOperationResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn batch_get_operations(
+        &self,
+        _request: Request<BatchGetOperationsRequest>,
+    ) -> Result<Response<BatchGetOperationsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn watch_operation(
+        &self,
+        _request: Request<WatchOperationRequest>,
+    ) -> Result<Response<Self::WatchOperationStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn cancel_operation(
+        &self,
+        _request: Request<CancelOperationRequest>,
+    ) -> Result<Response<CancelOperationResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_operation_events(
+        &self,
+        _request: Request<ListOperationEventsRequest>,
+    ) -> Result<Response<ListOperationEventsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn compute_intent_digest(
+        &self,
+        _request: Request<ComputeIntentDigestRequest>,
+    ) -> Result<Response<ComputeIntentDigestResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+/// One stream: where it stands, and whether it has told that the backlog is over.
+struct Position {
+    store: Arc<Store>,
+    sequence: i64,
+    opened: bool,
+    caught_up: bool,
+}
+
+impl Position {
+    async fn next_frame(mut self) -> Option<(Result<StreamDeliveriesResponse, Status>, Self)> {
+        let frame = loop {
+            if !self.opened {
+                self.opened = true;
+                break Frame::Opened(Opened::default());
+            }
+            let (results, last) = self.store.data().send_after(self.sequence);
+            self.sequence = last;
+            if !results.is_empty() {
+                let resume_token = last.to_string();
+                break Frame::Deliveries(DeliveryBatch { results, resume_token });
+            }
+            if !self.caught_up {
+                self.caught_up = true;
+                break Frame::CaughtUp(CaughtUp { resume_token: last.to_string() });
+            }
+            // A change between the look and the wait is found by the next look.
+            let wait = self.store.changed.notified();
+            drop(timeout(Duration::from_millis(20), wait).await);
+        };
+        Some((Ok(StreamDeliveriesResponse { frame: Some(frame) }), self))
+    }
+}
+
+/// A stream keeps the store alive, so that this service holds it by a shared pointer.
+struct Inboxes(Arc<Store>);
+
+#[tonic::async_trait]
+impl InboxService for Inboxes {
+    type StreamDeliveriesStream = BoxStream<'static, Result<StreamDeliveriesResponse, Status>>;
+
+    async fn stream_deliveries(
+        &self,
+        _request: Request<StreamDeliveriesRequest>,
+    ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
+        let store = self.0.clone();
+        let start = Position { store, sequence: 0, opened: false, caught_up: false };
+        Ok(Response::new(unfold(start, Position::next_frame).boxed()))
+    }
+
+    async fn ack_deliveries(
+        &self,
+        request: Request<AckDeliveriesRequest>,
+    ) -> Result<Response<AckDeliveriesResponse>, Status> {
+        let mut data = self.0.data();
+        let results = request.into_inner().deliveries.into_iter().map(|target| {
+            let outcome = match data.deliveries.get_mut(&target.sequence) {
+                None => AckOutcome::NoSuchDelivery,
+                Some(delivery) if delivery.acked => AckOutcome::AlreadyAcked,
+                Some(delivery) => {
+                    delivery.acked = true;
+                    AckOutcome::Acked
+                }
+            };
+            AckResult { sequence: target.sequence, outcome: outcome.into(), ..AckResult::default() }
+        });
+        let results = results.collect();
+        Ok(Response::new(AckDeliveriesResponse { results }))
+    }
+
+    async fn list_deliveries(
+        &self,
+        _request: Request<ListDeliveriesRequest>,
+    ) -> Result<Response<ListDeliveriesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn get_inbox(
+        &self,
+        _request: Request<GetInboxRequest>,
+    ) -> Result<Response<GetInboxResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_inboxes(
+        &self,
+        _request: Request<ListInboxesRequest>,
+    ) -> Result<Response<ListInboxesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+#[tonic::async_trait]
+impl DocumentService for Store {
+    async fn get_document(
+        &self,
+        _request: Request<GetDocumentRequest>,
+    ) -> Result<Response<GetDocumentResponse>, Status> {
+        let data = self.data();
+        let document = Document {
+            revision: data.revision,
+            content: Some(document::Content::Text(data.text.iter().collect())),
+            ..Document::default()
+        };
+        Ok(Response::new(GetDocumentResponse { document: Some(document) }))
+    }
+
+    async fn list_documents(
+        &self,
+        _request: Request<ListDocumentsRequest>,
+    ) -> Result<Response<ListDocumentsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}

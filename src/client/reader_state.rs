@@ -1,0 +1,447 @@
+//! What a reader of an inbox knows: its position, what it has handled, what is acked.
+//!
+//! What must stay true: one outcome (inbox, sequence, outcome version) is handed to the application
+//! once per reader state; a handled result stays in the state until the server has answered its
+//! ack, whatever happens in between; the token never runs ahead of what was taken in.
+//! Deliberately not here: the network and time (see [`super::inbox`]).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Failure;
+use crate::proto::{
+    AckOutcome, AckResult, AckTarget, DeliveredResult, Delivery, DeliveryBatch, Gap, Opened,
+    Withdrawn, WithdrawnDelivery,
+};
+
+/// The most acked results that are remembered to recognise a late copy; a copy can only be as old
+/// as what was in flight, which the server bounds far below this.
+const ACKED_REMEMBERED_MAX: usize = 10_000;
+/// The most notices (no results) that wait for the application; later ones are only counted.
+const NOTICES_MAX: usize = 1_000;
+/// The most acks in one call; the server takes 1,000.
+const ACK_BATCH_MAX: usize = 500;
+
+/// One outcome in one inbox. Numbers are never used twice, so that this is who a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ResultKey {
+    /// The delivery's number in the inbox.
+    pub sequence: i64,
+    /// Which outcome of the operation.
+    pub outcome_version: i32,
+}
+
+impl ResultKey {
+    /// The key of a delivery.
+    pub fn of(delivery: &Delivery) -> Self {
+        ResultKey { sequence: delivery.sequence, outcome_version: delivery.outcome_version }
+    }
+
+    fn of_result(result: &DeliveredResult) -> Self {
+        result
+            .delivery
+            .as_ref()
+            .map_or(ResultKey { sequence: 0, outcome_version: 0 }, ResultKey::of)
+    }
+}
+
+/// What a reader keeps over restarts. Save it after handling, best in the same place and at the
+/// same moment as what the handling changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReaderState {
+    /// The inbox.
+    pub inbox: String,
+    /// Who reads; one per client installation.
+    pub consumer_id: String,
+    /// The last token; empty before the first stream. Losing it costs duplicates, never results.
+    pub resume_token: String,
+    /// Results that were handled while their ack is not confirmed.
+    pub handled_unacked: BTreeSet<ResultKey>,
+}
+
+impl ReaderState {
+    /// A reader that has seen nothing yet.
+    pub fn new(inbox: impl Into<String>, consumer_id: impl Into<String>) -> Self {
+        ReaderState {
+            inbox: inbox.into(),
+            consumer_id: consumer_id.into(),
+            resume_token: String::new(),
+            handled_unacked: BTreeSet::new(),
+        }
+    }
+
+    /// The same knowledge without a position: everything unacked comes again, and what was handled
+    /// is recognised. For after RESUME_TOKEN_INVALID.
+    pub fn without_token(self) -> Self {
+        ReaderState { resume_token: String::new(), ..self }
+    }
+}
+
+/// How far a result that came again had got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// With the application, or waiting for it.
+    HandedOver,
+    /// Handled; the ack is not confirmed and is sent again.
+    Handled,
+    /// Acked; the copy was on its way, and is acked once more.
+    Acked,
+}
+
+/// A result that came again. It is not handed to the application a second time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenAgain {
+    /// Which.
+    pub key: ResultKey,
+    /// The operation.
+    pub operation_id: String,
+    /// The attempt that brought it again.
+    pub attempt: i32,
+    /// How far it had got.
+    pub stage: Stage,
+}
+
+/// What a reader tells the application.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A stream is open.
+    Opened(Box<Opened>),
+    /// A new result. Say `handled` when it is used.
+    Result(Box<DeliveredResult>),
+    /// A result that was handed over before.
+    AlreadySeen(SeenAgain),
+    /// Everything that was there at the opening has come.
+    CaughtUp,
+    /// Numbers that will not come; their results are readable through a look-up.
+    Gap(Gap),
+    /// A result that ended elsewhere; nothing is left to do for it here.
+    Withdrawn(WithdrawnDelivery),
+    /// The stream ended and is opened again from the last token.
+    Reconnecting(Option<Box<Failure>>),
+    /// An ack was refused. It stays in the state and is tried again.
+    AckRefused(Box<Failure>),
+}
+
+/// Counts since the reader started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// New results taken in.
+    pub new: u64,
+    /// Results that came again.
+    pub already_seen: u64,
+    /// Results left with the server because the application was behind; they come again.
+    pub left_for_later: u64,
+    /// Acks that were answered.
+    pub acked: u64,
+    /// Streams that were opened again.
+    pub reconnects: u64,
+    /// Notices that were counted only, because the application was behind.
+    pub notices_dropped: u64,
+}
+
+/// The state of a running reader.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) state: ReaderState,
+    pub(crate) totals: Totals,
+    handed_over: BTreeSet<ResultKey>,
+    /// Handled results whose ack may be sent now. What a restored state brings along waits until
+    /// it was delivered again or the stream has caught up, so that the copy is recognised.
+    due: BTreeSet<ResultKey>,
+    acked: BTreeSet<ResultKey>,
+    news: VecDeque<News>,
+    results_waiting: usize,
+    results_waiting_max: usize,
+}
+
+impl Book {
+    pub(crate) fn new(state: ReaderState, results_waiting_max: usize) -> Self {
+        Book {
+            state,
+            totals: Totals::default(),
+            handed_over: BTreeSet::new(),
+            due: BTreeSet::new(),
+            acked: BTreeSet::new(),
+            news: VecDeque::new(),
+            results_waiting: 0,
+            results_waiting_max,
+        }
+    }
+
+    /// The next piece of news for the application.
+    pub(crate) fn take_news(&mut self) -> Option<News> {
+        let news = self.news.pop_front()?;
+        if matches!(news, News::Result(_)) {
+            self.results_waiting -= 1;
+        }
+        Some(news)
+    }
+
+    /// A position that the server named. An empty one says nothing.
+    pub(crate) fn keep_token(&mut self, token: &str) {
+        if !token.is_empty() {
+            token.clone_into(&mut self.state.resume_token);
+        }
+    }
+
+    /// Takes in results, then their token.
+    pub(crate) fn take_in(&mut self, batch: DeliveryBatch) {
+        for result in batch.results {
+            self.take_in_one(result);
+        }
+        self.keep_token(&batch.resume_token);
+    }
+
+    fn take_in_one(&mut self, result: DeliveredResult) {
+        let key = ResultKey::of_result(&result);
+        if let Some(stage) = self.stage(key) {
+            self.totals.already_seen += 1;
+            if stage == Stage::Acked {
+                self.state.handled_unacked.insert(key);
+                self.acked.remove(&key);
+            }
+            if stage != Stage::HandedOver {
+                self.due.insert(key);
+            }
+            let delivery = result.delivery.unwrap_or_default();
+            self.notice(News::AlreadySeen(SeenAgain {
+                key,
+                operation_id: delivery.operation_id,
+                attempt: delivery.attempt,
+                stage,
+            }));
+        } else if self.results_waiting >= self.results_waiting_max {
+            // It is unacked, so that the server sends it again, whatever token we hold.
+            self.totals.left_for_later += 1;
+        } else {
+            self.totals.new += 1;
+            self.handed_over.insert(key);
+            self.results_waiting += 1;
+            self.news.push_back(News::Result(Box::new(result)));
+        }
+    }
+
+    fn stage(&self, key: ResultKey) -> Option<Stage> {
+        if self.state.handled_unacked.contains(&key) {
+            Some(Stage::Handled)
+        } else if self.handed_over.contains(&key) {
+            Some(Stage::HandedOver)
+        } else if self.acked.contains(&key) {
+            Some(Stage::Acked)
+        } else {
+            None
+        }
+    }
+
+    /// Adds a notice; when too many wait, those that only inform are counted instead.
+    pub(crate) fn notice(&mut self, news: News) {
+        let informs_only =
+            matches!(news, News::AlreadySeen(_) | News::Reconnecting(_) | News::AckRefused(_));
+        if informs_only && self.news.len() - self.results_waiting >= NOTICES_MAX {
+            self.totals.notices_dropped += 1;
+        } else {
+            self.news.push_back(news);
+        }
+    }
+
+    /// The backlog has come: whatever the state brought along may be acked.
+    pub(crate) fn caught_up(&mut self, token: &str) {
+        self.keep_token(token);
+        self.release_acks();
+        self.notice(News::CaughtUp);
+    }
+
+    /// Every handled result may be acked now.
+    pub(crate) fn release_acks(&mut self) {
+        self.due = self.state.handled_unacked.clone();
+    }
+
+    /// Results that ended elsewhere: what the application has not taken yet is taken back.
+    pub(crate) fn withdraw(&mut self, withdrawn: Withdrawn) {
+        for delivery in withdrawn.deliveries {
+            let sequence = delivery.sequence;
+            self.handed_over.retain(|key| key.sequence != sequence);
+            let before = self.news.len();
+            self.news.retain(|news| match news {
+                News::Result(result) => ResultKey::of_result(result).sequence != sequence,
+                _ => true,
+            });
+            self.results_waiting -= before - self.news.len();
+            self.notice(News::Withdrawn(delivery));
+        }
+    }
+
+    /// The application has used a result.
+    pub(crate) fn handled(&mut self, key: ResultKey) {
+        self.handed_over.remove(&key);
+        self.state.handled_unacked.insert(key);
+        self.due.insert(key);
+    }
+
+    /// The application could not use a result: its next delivery counts as new.
+    pub(crate) fn give_back(&mut self, key: ResultKey) {
+        self.handed_over.remove(&key);
+    }
+
+    /// The acks to send now.
+    pub(crate) fn acks_due(&self) -> Vec<AckTarget> {
+        let target =
+            |key: &ResultKey| AckTarget { inbox: self.state.inbox.clone(), sequence: key.sequence };
+        self.due.iter().take(ACK_BATCH_MAX).map(target).collect()
+    }
+
+    /// Takes in the answers to acks and tells how many settled one. Every known outcome means:
+    /// stop retrying.
+    pub(crate) fn acks_answered(&mut self, results: &[AckResult]) -> usize {
+        let before = self.due.len();
+        for result in results {
+            let Ok(outcome) = AckOutcome::try_from(result.outcome) else { continue };
+            if outcome == AckOutcome::Unspecified {
+                continue;
+            }
+            let answered = |key: &&ResultKey| key.sequence == result.sequence;
+            let Some(key) = self.due.iter().find(answered).copied() else { continue };
+            self.due.remove(&key);
+            self.state.handled_unacked.remove(&key);
+            self.acked.insert(key);
+            self.totals.acked += 1;
+        }
+        while self.acked.len() > ACKED_REMEMBERED_MAX {
+            self.acked.pop_first();
+        }
+        before - self.due.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(sequence: i64, attempt: i32) -> DeliveredResult {
+        let delivery = Delivery { sequence, attempt, outcome_version: 1, ..Delivery::default() };
+        DeliveredResult { delivery: Some(delivery), operation: None, redelivered: attempt > 1 }
+    }
+
+    fn batch(sequences: &[i64], attempt: i32) -> DeliveryBatch {
+        DeliveryBatch {
+            results: sequences.iter().map(|number| result(*number, attempt)).collect(),
+            resume_token: format!("after-{sequences:?}"),
+        }
+    }
+
+    fn key(sequence: i64) -> ResultKey {
+        ResultKey { sequence, outcome_version: 1 }
+    }
+
+    fn answer(book: &mut Book) {
+        let answers: Vec<AckResult> = book
+            .acks_due()
+            .iter()
+            .map(|target| AckResult {
+                sequence: target.sequence,
+                outcome: AckOutcome::Acked.into(),
+                ..AckResult::default()
+            })
+            .collect();
+        book.acks_answered(&answers);
+    }
+
+    /// New results and repeated ones, by number.
+    fn told(book: &mut Book) -> (Vec<i64>, Vec<i64>) {
+        let (mut new, mut seen) = (Vec::new(), Vec::new());
+        while let Some(news) = book.take_news() {
+            match news {
+                News::Result(result) => new.push(ResultKey::of_result(&result).sequence),
+                News::AlreadySeen(again) => seen.push(again.key.sequence),
+                _ => {}
+            }
+        }
+        (new, seen)
+    }
+
+    #[test]
+    fn a_restart_with_saved_state_shows_nothing_twice() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1, 2, 3], 1));
+        assert_eq!(told(&mut book), (vec![1, 2, 3], vec![]));
+        (1..=3).for_each(|number| book.handled(key(number)));
+
+        let saved = serde_json::to_string(&book.state).expect("the state is serialisable");
+        let state: ReaderState = serde_json::from_str(&saved).expect("and comes back");
+        let mut book = Book::new(state, 10);
+        assert!(book.acks_due().is_empty(), "the copies come first");
+        book.take_in(batch(&[1, 2, 3, 4], 2));
+        assert_eq!(told(&mut book), (vec![4], vec![1, 2, 3]));
+        assert_eq!(book.acks_due().len(), 3);
+        answer(&mut book);
+        assert!(book.state.handled_unacked.is_empty());
+    }
+
+    #[test]
+    fn a_lost_ack_is_sent_until_it_is_answered() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1], 1));
+        book.handled(key(1));
+        assert_eq!(book.acks_due().len(), 1);
+        book.take_in(batch(&[1], 2));
+        assert_eq!(book.acks_due().len(), 1);
+        book.acks_answered(&[AckResult { sequence: 1, ..AckResult::default() }]);
+        assert_eq!(book.acks_due().len(), 1, "an unspecified outcome is no answer");
+        answer(&mut book);
+        assert!(book.acks_due().is_empty());
+        assert_eq!(told(&mut book), (vec![1], vec![1]));
+    }
+
+    #[test]
+    fn a_copy_of_an_acked_result_is_acked_again() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1], 1));
+        book.handled(key(1));
+        answer(&mut book);
+        book.take_in(batch(&[1], 2));
+        assert_eq!(book.acks_due().len(), 1);
+        assert_eq!(told(&mut book), (vec![1], vec![1]));
+    }
+
+    #[test]
+    fn a_full_buffer_leaves_results_with_the_server() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 2);
+        book.take_in(batch(&[1, 2, 3], 1));
+        assert_eq!(told(&mut book), (vec![1, 2], vec![]));
+        assert_eq!(book.totals.left_for_later, 1);
+        book.take_in(batch(&[3], 2));
+        assert_eq!(told(&mut book), (vec![3], vec![]), "it counts as new when it comes again");
+    }
+
+    #[test]
+    fn a_second_outcome_of_an_operation_is_new() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1], 1));
+        let mut second = result(2, 1);
+        if let Some(delivery) = &mut second.delivery {
+            delivery.outcome_version = 2;
+        }
+        book.take_in(DeliveryBatch { results: vec![second], resume_token: String::new() });
+        assert_eq!(told(&mut book), (vec![1, 2], vec![]));
+        assert_eq!(book.state.resume_token, "after-[1]", "an empty token says nothing");
+    }
+
+    #[test]
+    fn what_ended_elsewhere_is_taken_back() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1, 2], 1));
+        let gone = WithdrawnDelivery { sequence: 1, ..WithdrawnDelivery::default() };
+        book.withdraw(Withdrawn { deliveries: vec![gone] });
+        assert_eq!(told(&mut book), (vec![2], vec![]));
+    }
+
+    #[test]
+    fn given_back_results_come_as_new() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        book.take_in(batch(&[1], 1));
+        book.give_back(key(1));
+        book.take_in(batch(&[1], 2));
+        assert_eq!(told(&mut book), (vec![1, 1], vec![]));
+    }
+}

@@ -1,0 +1,325 @@
+//! Submitting one instruction so that a lost answer never makes it happen twice.
+//!
+//! What must stay true: every attempt carries the identity that was fixed before the first byte;
+//! a later refusal never hides that an earlier attempt may have been executed; and when the limits
+//! are reached, the answer says that the outcome is not known, never that it failed.
+//! Deliberately not here: minting an id again. An id that was sent stays bound to its intent.
+
+use std::{collections::BTreeMap, future::Future, time::Duration};
+
+use tokio::time::{sleep, timeout};
+
+use super::{
+    connect::Client,
+    error::{Failure, FailureOutcome},
+    identity::OperationIdentity,
+    retry::{Attempts, Decision, RetryLimits, after_failed_submit},
+};
+use crate::proto::{
+    DeliveryMode, Intent, OnLocked, Operation, Origin, SubmitOperationRequest,
+    SubmitOperationResponse, operation::State,
+};
+
+/// The server answers shortly before the caller's own deadline; ours ends a little after it.
+const ANSWER_SLACK: Duration = Duration::from_millis(500);
+
+/// One instruction under its identity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    /// Who the operation is; kept by the caller before the submit.
+    pub identity: OperationIdentity,
+    /// What to do.
+    pub intent: Intent,
+    /// The inbox of the result; `default` if empty.
+    pub inbox: String,
+    /// Whether the result is queued.
+    pub delivery: DeliveryMode,
+    /// What to do when the target is locked.
+    pub on_locked: OnLocked,
+    /// How long the operation may wait for its start; the policy's value if absent.
+    pub start_deadline: Option<Duration>,
+    /// How long the answer may be held back until the outcome is there.
+    pub wait: Option<Duration>,
+    /// Check everything, change nothing.
+    pub validate_only: bool,
+    /// Labels, for lists.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Submission {
+    /// An instruction with the service's own choices for everything else.
+    pub fn new(identity: OperationIdentity, intent: Intent) -> Self {
+        Submission {
+            identity,
+            intent,
+            inbox: String::new(),
+            delivery: DeliveryMode::Unspecified,
+            on_locked: OnLocked::Unspecified,
+            start_deadline: None,
+            wait: None,
+            validate_only: false,
+            labels: BTreeMap::new(),
+        }
+    }
+
+    /// The message on the wire, the same for every attempt.
+    pub fn to_request(&self) -> SubmitOperationRequest {
+        let duration = |time: Duration| prost_types::Duration::try_from(time).ok();
+        SubmitOperationRequest {
+            operation_id: self.identity.id().to_owned(),
+            mint_time: self.identity.wire_mint_time(),
+            intent: Some(self.intent.clone()),
+            intent_digest: Vec::new(),
+            inbox: self.inbox.clone(),
+            delivery: self.delivery.into(),
+            on_locked: self.on_locked.into(),
+            start_deadline: self.start_deadline.and_then(duration),
+            wait: self.wait.and_then(duration),
+            validate_only: self.validate_only,
+            labels: self.labels.clone().into_iter().collect(),
+        }
+    }
+}
+
+/// The answer to a submit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submitted {
+    /// What the service said.
+    pub response: SubmitOperationResponse,
+    /// How many attempts it took.
+    pub attempts: u32,
+}
+
+impl Submitted {
+    /// How the last call was answered. REPLAYED after more than one attempt usually means that an
+    /// earlier attempt was executed and its answer lost.
+    pub fn origin(&self) -> Origin {
+        self.response.origin()
+    }
+
+    /// The operation, if the answer carries one.
+    pub fn operation(&self) -> Option<&Operation> {
+        self.response.operation.as_ref()
+    }
+
+    /// The operation's state; one that this library does not know counts as UNKNOWN.
+    pub fn state(&self) -> State {
+        self.operation().map_or(State::Unknown, state_of)
+    }
+}
+
+/// An operation's state; one that this library does not know counts as UNKNOWN, never as success.
+pub fn state_of(operation: &Operation) -> State {
+    match State::try_from(operation.state) {
+        Ok(State::Unspecified) | Err(_) => State::Unknown,
+        Ok(known) => known,
+    }
+}
+
+/// Why a submit has no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SubmitError {
+    /// The service refused it and no attempt had an effect. The failure carries the reason, the
+    /// text, the metadata and the next step.
+    #[error("operation {identity} was refused and had no effect: {failure}")]
+    Refused {
+        /// The operation.
+        identity: OperationIdentity,
+        /// What the service said.
+        failure: Box<Failure>,
+    },
+    /// No connection could be made, so that nothing was sent. The same id may be submitted later.
+    #[error("operation {identity} was not sent: {failure}")]
+    NotSent {
+        /// The operation.
+        identity: OperationIdentity,
+        /// The last try.
+        failure: Box<Failure>,
+    },
+    /// At least one attempt may have been executed, and nobody has said what became of it.
+    #[error(
+        "the outcome of operation {identity} is not known after {attempts} attempt(s): it may have \
+         been applied or may still be; look up the same id, or send the same submit with the same \
+         id again, and never a new id (last answer: {last})"
+    )]
+    OutcomeUnknown {
+        /// The operation, for the look-up.
+        identity: OperationIdentity,
+        /// How many attempts were made.
+        attempts: u32,
+        /// What ended the last one.
+        last: Box<Failure>,
+    },
+}
+
+impl Client {
+    /// Submits, and repeats under the same id while that can settle what became of it.
+    pub async fn submit(&self, submission: &Submission) -> Result<Submitted, SubmitError> {
+        let wait = submission.wait.unwrap_or(Duration::ZERO);
+        let per_attempt = self.limits().per_attempt + wait;
+        let request = submission.to_request();
+        let attempt = || self.submit_once(request.clone(), per_attempt);
+        submit_with(&submission.identity, self.limits(), wait, attempt).await
+    }
+
+    /// One attempt, ended by its own deadline.
+    async fn submit_once(
+        &self,
+        request: SubmitOperationRequest,
+        deadline: Duration,
+    ) -> Result<SubmitOperationResponse, Failure> {
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(deadline);
+        let mut operations = self.operations();
+        let call = operations.submit_operation(request);
+        match timeout(deadline + ANSWER_SLACK, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => {
+                let failure = Failure::from(status);
+                if let Some(store_time) = failure.store_time() {
+                    self.learn_store_time(&store_time);
+                }
+                Err(failure)
+            }
+            Err(_) => Err(Failure::gave_up_waiting(deadline)),
+        }
+    }
+}
+
+/// The rules of repeating, apart from the network.
+async fn submit_with<F, A>(
+    identity: &OperationIdentity,
+    limits: RetryLimits,
+    wait: Duration,
+    attempt: F,
+) -> Result<Submitted, SubmitError>
+where
+    F: Fn() -> A,
+    A: Future<Output = Result<SubmitOperationResponse, Failure>>,
+{
+    let mut attempts = Attempts::begin(limits, wait);
+    let mut doubt = false;
+    loop {
+        let failure = match attempt().await {
+            Ok(response) => return Ok(Submitted { response, attempts: attempts.made() + 1 }),
+            Err(failure) => failure,
+        };
+        doubt |= failure.outcome == FailureOutcome::Unknown;
+        let pause = match after_failed_submit(&failure) {
+            Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
+            Decision::Stop => attempts.stop(),
+        };
+        match pause {
+            Some(pause) => sleep(pause).await,
+            None => return Err(give_up(identity, attempts.made(), doubt, failure)),
+        }
+    }
+}
+
+/// The last word. A refusal of a later attempt does not settle an earlier one that is still in
+/// doubt: it may be on its way. Only a mismatch does, because it proves that the id belongs to
+/// another intent for good.
+fn give_up(
+    identity: &OperationIdentity,
+    attempts: u32,
+    doubt: bool,
+    failure: Failure,
+) -> SubmitError {
+    let identity = identity.clone();
+    let settled =
+        failure.is("OPERATION_INTENT_MISMATCH") && failure.outcome == FailureOutcome::NoEffect;
+    if doubt && !settled {
+        return SubmitError::OutcomeUnknown { identity, attempts, last: Box::new(failure) };
+    }
+    match failure.outcome {
+        FailureOutcome::NeverSent => SubmitError::NotSent { identity, failure: Box::new(failure) },
+        FailureOutcome::NoEffect | FailureOutcome::Unknown => {
+            SubmitError::Refused { identity, failure: Box::new(failure) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tonic::{Code, Status};
+
+    use super::{super::error::tests::refusal, *};
+
+    fn identity() -> OperationIdentity {
+        OperationIdentity::mint_at(1, &[0; 10])
+    }
+
+    /// Plays the answers in order and tells how often it was asked.
+    async fn play(
+        answers: Vec<Result<SubmitOperationResponse, Status>>,
+    ) -> (Result<Submitted, SubmitError>, usize) {
+        let total = answers.len();
+        let left = Mutex::new(answers.into_iter());
+        let attempt = || {
+            let next = left.lock().expect("no test panics here").next();
+            async move {
+                next.unwrap_or_else(|| Err(Status::unavailable("over"))).map_err(Failure::from)
+            }
+        };
+        let outcome =
+            submit_with(&identity(), RetryLimits::standard(), Duration::ZERO, attempt).await;
+        let asked = total - left.lock().expect("no test panics here").len();
+        (outcome, asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_answer_is_asked_for_again() {
+        let lost = Err(Status::unavailable("connection lost"));
+        let (outcome, asked) = play(vec![lost, Ok(SubmitOperationResponse::default())]).await;
+        assert_eq!((outcome.map(|it| it.attempts), asked), (Ok(2), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_not_repeated() {
+        let full = refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT");
+        let (outcome, asked) = play(vec![Err(full)]).await;
+        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+        assert_eq!(asked, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_after_a_lost_answer_settles_nothing() {
+        let lost = Err(Status::deadline_exceeded(""));
+        let full = Err(refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT"));
+        let (outcome, _) = play(vec![lost, full]).await;
+        assert!(matches!(outcome, Err(SubmitError::OutcomeUnknown { attempts: 2, .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mismatch_after_a_lost_answer_is_a_mismatch() {
+        let lost = Err(Status::deadline_exceeded(""));
+        let mismatch = Err(refusal(Code::AlreadyExists, "OPERATION_INTENT_MISMATCH", "NO_EFFECT"));
+        let (outcome, _) = play(vec![lost, mismatch]).await;
+        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_limit_the_outcome_is_not_known_and_the_id_is_named() {
+        let (outcome, _) = play(Vec::new()).await;
+        let text = outcome.expect_err("every attempt is lost").to_string();
+        assert!(text.contains(identity().id()), "{text}");
+        assert!(text.contains("not known"), "{text}");
+        assert!(!text.contains("fail"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn held_back_without_effect_until_the_limit_is_a_refusal() {
+        let draining = || Err(refusal(Code::Unavailable, "DRAINING", "NO_EFFECT"));
+        let (outcome, asked) = play((0..40).map(|_| draining()).collect()).await;
+        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+        assert!(asked > 3);
+    }
+
+    #[test]
+    fn a_state_from_the_future_is_unknown() {
+        let operation = Operation { state: 99, ..Operation::default() };
+        assert_eq!(state_of(&operation), State::Unknown);
+    }
+}
