@@ -101,7 +101,10 @@ fn welcome(server: &Server, address: SocketAddr, data_dir: &Path) {
     println!("account local, no credentials, loopback only: not for production");
     println!();
     println!("try:");
-    println!("  {prefix}receiptd submit document.append notes/a '{{\"line\":\"hello\"}}'");
+    println!(
+        "  {prefix}receiptd submit --action document.append --target notes/a \
+         --args '{{\"line\":\"hello\"}}'"
+    );
     println!(
         "  grpcurl -plaintext -d '{{\"operation_id\":\"{id}\",\"intent\":{{\"action\":\
          \"document.append\",\"target\":\"notes/a\",\"arguments\":\"eyJsaW5lIjoiaGVsbG8ifQ==\"}}}}' \

@@ -8,7 +8,7 @@ use std::{io::IsTerminal, sync::OnceLock};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-use super::{BATCH_COMMANDS, BATCH_SECONDS, describe};
+use super::{BATCH_COMMANDS, describe};
 use crate::config::LogFormat;
 
 /// A batch is one command when the service is idle, and 200 at most.
@@ -40,12 +40,11 @@ pub fn metrics() -> PrometheusHandle {
     METRICS
         .get_or_init(|| {
             // Without buckets of their own, histograms would be shown as summaries.
-            let full = |name: &str| Matcher::Full(name.to_owned());
+            let seconds = Matcher::Suffix("_seconds".to_owned());
+            let commands = Matcher::Full(BATCH_COMMANDS.to_owned());
             let recorder = PrometheusBuilder::new()
-                .set_buckets_for_metric(full(BATCH_COMMANDS), &COMMANDS_BUCKETS)
-                .and_then(|builder| {
-                    builder.set_buckets_for_metric(full(BATCH_SECONDS), &SECONDS_BUCKETS)
-                })
+                .set_buckets_for_metric(seconds, &SECONDS_BUCKETS)
+                .and_then(|builder| builder.set_buckets_for_metric(commands, &COMMANDS_BUCKETS))
                 .expect("the buckets are not empty")
                 .build_recorder();
             let handle = recorder.handle();
