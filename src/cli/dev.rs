@@ -107,8 +107,9 @@ fn welcome(server: &Server, address: SocketAddr, data_dir: &Path) {
     );
     println!(
         "  grpcurl -plaintext -d '{{\"operation_id\":\"{id}\",\"intent\":{{\"action\":\
-         \"document.append\",\"target\":\"notes/a\",\"arguments\":\"eyJsaW5lIjoiaGVsbG8ifQ==\"}}}}' \
-         {address} receiptd.v1.OperationService/SubmitOperation"
+         \"document.append\",\"target\":\"notes/a\",\"arguments\":\
+         \"eyJsaW5lIjoiaGVsbG8ifQ==\"}}}}' {address} \
+         receiptd.v1.OperationService/SubmitOperation"
     );
     println!("  {prefix}receiptd inbox stream");
 }

@@ -22,8 +22,8 @@ use crate::{
 #[derive(Debug, Clone, Serialize, clap::Args)]
 #[command(after_help = "Examples:\n  \
     receiptd serve --store sqlite:/var/lib/receiptd/receiptd.db --access-file tokens.toml\n  \
-    RECEIPTD_STORE=postgres://app:secret@db/receipts receiptd serve --access-file tokens.toml \\\n    \
-    --listen 0.0.0.0:7070 --tls-cert chain.pem --tls-key key.pem")]
+    RECEIPTD_STORE=postgres://app:secret@db/receipts receiptd serve --access-file tokens.toml \\\n\
+    \x20   --listen 0.0.0.0:7070 --tls-cert chain.pem --tls-key key.pem")]
 pub struct ServeArgs {
     /// Where the records are.
     #[command(flatten)]
