@@ -1,4 +1,9 @@
 //! receiptd: durable operation receipts with resumable result delivery.
+//!
+//! In reading order: [`proto`] is what callers see; [`domain`] holds every rule; [`store`] loads
+//! and saves; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
+//! without a caller; [`api`] and [`http`] are the two listeners; [`server`] puts them together;
+//! [`config`] and [`cli`] start it.
 
 /// The generated protocol, package `receiptd.v1`.
 pub mod proto {
@@ -16,15 +21,28 @@ pub mod client;
 #[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
-pub mod engine;
-#[cfg(feature = "server")]
 pub mod store;
+
+#[cfg(feature = "server")]
+pub mod engine;
+
 #[cfg(feature = "server")]
 pub mod stream;
 #[cfg(feature = "server")]
 pub mod sweeper;
 #[cfg(feature = "server")]
+pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod wake;
 
 #[cfg(feature = "server")]
+pub mod api;
+#[cfg(feature = "server")]
+pub mod http;
+#[cfg(feature = "server")]
+pub mod server;
+
+#[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "server")]
+pub mod config;

@@ -1,23 +1,61 @@
-//! Placeholder of the first step; replaced by the life of a consumer.
-#![allow(unused_variables, missing_docs, clippy::unimplemented, clippy::allow_attributes)]
-use tokio::sync::mpsc;
+//! One consumer's life: offer, send within its window, wait, repeat.
+//!
+//! What must stay true: `Opened` is the first frame; a stream registers for hints before it reads
+//! (T13), and re-reads the truth on each; the window is the inbox row's, never a count of our own;
+//! nothing that others need is held while a client is slow; every end gives back what the stream
+//! holds, and what can't be given back is swept when the consumer's lease ends.
+//!
+//! Deliberately not here: messages of the API and permissions (the face of a stream), acks (they
+//! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
+//!
+//! In reading order: `gaps`, `frames` and `progress` are pure; `ends` says why a stream is over,
+//! `life` is the loop, and `work` what it does with the store.
+
+mod ends;
+mod frames;
+mod gaps;
+mod life;
+mod progress;
+mod work;
+
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     domain::{
+        command::{Command, Reply},
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{ConsumerId, OperationId, Span, Timestamp},
         inbox::{Consumer, Inbox},
         operation::Operation,
         refusal::Refusal,
+        token::ResumeToken,
     },
     engine::Engine,
+    store::ReadError,
 };
+
+/// Streams that are open now.
+pub const STREAMS: &str = "receiptd_streams";
+/// Counts the ends of streams, by `cause`.
+pub const STREAM_ENDS: &str = "receiptd_stream_ends_total";
+/// Counts results put into frames.
+pub const STREAM_RESULTS: &str = "receiptd_stream_results_total";
+/// Counts frames with results.
+pub const STREAM_BATCHES: &str = "receiptd_stream_batches_total";
+
+/// Frames that wait for the client: enough to keep the connection busy while the next page is
+/// read, few enough that a stalled client costs at most 64 KiB.
+const FRAMES_MAX: usize = 4;
+/// What a caller is told when the store can't be read.
+const RETRY: Span = Span::seconds(1);
 
 /// What a caller asked for; the token is not opened yet.
 #[derive(Debug, Clone)]
 pub struct OpenStream {
+    /// Which inbox; made at first use.
     pub inbox: InboxKey,
+    /// Who reads.
     pub consumer: ConsumerId,
     /// Unacked results the stream may hold; already bounded by the policy.
     pub window: i64,
@@ -28,6 +66,7 @@ pub struct OpenStream {
 /// How streams behave.
 #[derive(Debug, Clone)]
 pub struct StreamSettings {
+    /// A heartbeat comes at least this often.
     pub heartbeat: Span,
     /// Streams end themselves at this age, with jitter.
     pub age_max: Span,
@@ -35,47 +74,139 @@ pub struct StreamSettings {
     pub write_stall_max: Span,
 }
 
+/// What a stream sends (contract section 7).
 #[derive(Debug, Clone)]
 pub enum Frame {
+    /// Always first.
     Opened {
+        /// The position of this stream.
         resume_token: String,
+        /// The inbox as it was at the opening.
         inbox: Box<Inbox>,
+        /// The consumer with its epoch and window.
         consumer: Consumer,
+        /// How many after the token's position were acked elsewhere; 10,000 at most are counted.
         acked_elsewhere: i64,
+        /// How often heartbeats come.
         heartbeat: Span,
     },
+    /// Results.
     Deliveries {
+        /// By number within one attempt.
         results: Vec<(Delivery, Operation)>,
+        /// Everything up to here was sent.
         resume_token: String,
     },
+    /// Everything that was there at the opening has been sent.
     CaughtUp {
+        /// A fresh token.
         resume_token: String,
     },
+    /// Still alive.
     Heartbeat {
+        /// A fresh token.
         resume_token: String,
+        /// The store's clock.
         now: Timestamp,
     },
+    /// Numbers that will not come.
     Gap {
+        /// The first.
         first: i64,
+        /// The last.
         last: i64,
+        /// EXPIRED or DEAD.
         cause: DeliveryState,
+        /// Their operations, at most 100.
         operation_ids: Vec<OperationId>,
     },
+    /// Results shown on this stream that ended elsewhere: number, operation, how.
     Withdrawn(Vec<(i64, OperationId, DeliveryState)>),
+    /// The server ends this stream.
     Draining {
+        /// Why, for people.
         reason: String,
+        /// When to come back.
         retry: Span,
+        /// The last token.
         resume_token: String,
     },
 }
 
 /// Opens a stream and runs it in a task of its own until the receiver is dropped, `shutdown` is
 /// cancelled, a newer stream takes over, or it is too old. The last item may be a refusal.
+///
+/// # Errors
+/// Any refusal before the first frame: a token that is not valid here, an account's limit of
+/// inboxes, a store that cannot be reached, a server that shuts down.
 pub async fn open(
     engine: &Engine,
     request: OpenStream,
     settings: StreamSettings,
     shutdown: CancellationToken,
 ) -> Result<mpsc::Receiver<Result<Frame, Refusal>>, Refusal> {
-    unimplemented!()
+    if shutdown.is_cancelled() {
+        return Err(Refusal::Draining { retry: RETRY });
+    }
+    let watch = engine.wake().watch_inbox(request.inbox.clone());
+    // The token comes first: a bad one must not take over from the consumer's good stream.
+    let position = token_position(engine, &request).await?;
+    let command = Command::Open {
+        inbox: request.inbox,
+        consumer: request.consumer,
+        window: request.window.clamp(1, engine.policy().in_flight_max.max(1)),
+    };
+    let (sender, receiver) = mpsc::channel(FRAMES_MAX + 1);
+    // One place is kept for the last item, so that a stream whose client is slow can still say why
+    // it ends.
+    let last_word = sender.clone().try_reserve_owned().map_err(|_| Refusal::Internal)?;
+    let (answer, answered) = oneshot::channel();
+    let task_engine = engine.clone();
+    // The task opens and closes: a caller that goes away in between leaves nothing open.
+    engine.seams().spawn(async move {
+        let (opened, consumer) = match task_engine.run(command).await {
+            Ok(Reply::Opened { inbox, consumer }) => (*inbox, consumer),
+            Ok(_) => return drop(answer.send(Err(Refusal::Internal))),
+            Err(refusal) => return drop(answer.send(Err(refusal))),
+        };
+        let start = life::Start { position, opened, consumer };
+        let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
+        // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
+        drop(answer.send(Ok(())));
+        life.run(position, last_word).await;
+    });
+    answered.await.unwrap_or(Err(Refusal::Internal))?;
+    Ok(receiver)
 }
+
+/// Where the token says to go on; `None` without one.
+async fn token_position(engine: &Engine, request: &OpenStream) -> Result<Option<i64>, Refusal> {
+    if request.resume_token.is_empty() {
+        return Ok(None);
+    }
+    let row = engine.store().inbox(&request.inbox).await.map_err(unreadable)?;
+    let (generation, last_sequence) =
+        row.map_or((1, 0), |inbox| (inbox.generation, inbox.last_sequence()));
+    let facts = engine.store().facts();
+    let text = &request.resume_token;
+    let inbox = &request.inbox;
+    ResumeToken::open(&facts.token_key, text, inbox, generation, &facts.epoch, last_sequence)
+        .map(Some)
+}
+
+/// What a failed read means to a caller.
+fn unreadable(error: ReadError) -> Refusal {
+    match error {
+        ReadError::Unavailable(cause) => {
+            tracing::debug!(%cause, "a read of a stream failed");
+            Refusal::StoreUnavailable { retry: RETRY }
+        }
+        ReadError::Unreadable(cause) => {
+            tracing::error!(%cause, "a stored row cannot be read by this release");
+            Refusal::Internal
+        }
+    }
+}
+
+#[cfg(test)]
+mod testing;

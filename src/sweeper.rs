@@ -1,24 +1,342 @@
-//! Placeholder of the first step; replaced by the sweeper.
-#![allow(unused_variables, missing_docs, clippy::unimplemented, clippy::allow_attributes)]
-use crate::engine::Engine;
+//! The sweeper: everything unfinished that became overdue and that nobody else ended.
+//!
+//! What must stay true: a pass ends, whatever is due, and whatever fails; the search goes forward
+//! by key, and a pass that reached its limit is continued by the next one, so that rows that cannot
+//! be settled never starve those behind them. Every row goes through the same rules as a call, is
+//! loaded again under its lock, and is safe to look at twice: replicas sweep without a leader.
+//!
+//! Deliberately not here: when something is overdue, and what happens to it then. The rules say.
+
+use std::{collections::BTreeMap, ops::Add, time::Duration};
+
+use futures_util::StreamExt as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::{
+    domain::{
+        command::{Command, Reply, Swept},
+        delivery::DeliveryKey,
+        ids::{Span, Timestamp},
+        operation::OperationKey,
+    },
+    engine::Engine,
+    store::{
+        ReadError,
+        query::{Due, DueKind, DuePage, DuePosition},
+    },
+};
+
+/// Counts rows settled, by `result`.
+pub const SWEPT: &str = "receiptd_swept_total";
+/// Counts rows whose command was refused, by `reason`.
+pub const SWEEP_REFUSALS: &str = "receiptd_sweep_refusals_total";
+/// Counts searches that failed.
+pub const SWEEP_FAILURES: &str = "receiptd_sweep_failures_total";
+/// How long passes take, in seconds.
+pub const SWEEP_SECONDS: &str = "receiptd_sweep_seconds";
+/// How long the oldest delivery or operation that the last pass met was overdue, in seconds.
+pub const SWEEP_OVERDUE_SECONDS: &str = "receiptd_sweep_overdue_seconds";
+
+/// Rows in one page: a few batches of the engine.
+const PAGE: i64 = 500;
+/// Pages of one kind in one pass: 100,000 rows, more than a pass settles within a usual period, so
+/// that the limit is met only after an outage, and the other kinds still get their turn.
+const PAGES_MAX: usize = 200;
+/// Commands of the sweep that wait at once: one full batch of the engine, so that they share
+/// commits and leave the rest of the queue to callers.
+const CONCURRENCY: usize = 200;
+/// Batch rows are kept this long: far longer than a lost commit takes to settle.
+const BATCH_AGE: Span = Span::hours(1);
+/// Batch rows deleted in one pass.
+const BATCHES_MAX: i64 = 1_000;
+
+/// The order of a pass: what frees slots first.
+const KINDS: [DueKind; 4] =
+    [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes];
 
 /// What one pass did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepCounts {
+    /// Deliveries whose attempt ended.
     pub returned: u64,
+    /// Deliveries whose ack window passed.
     pub expired: u64,
+    /// Deliveries whose retry budget was spent.
     pub dead: u64,
+    /// Operations that nobody started in time.
     pub start_deadlines: u64,
+    /// Locks released, or whose waiters went on.
     pub locks_released: u64,
+    /// Consumers that gave no sign of life.
     pub consumers_removed: u64,
+    /// Batch rows that are no longer needed.
     pub batches_removed: u64,
 }
 
-/// One pass over everything that is due now.
-pub async fn run_once(engine: &Engine) -> SweepCounts {
-    unimplemented!()
+impl Add for SweepCounts {
+    type Output = SweepCounts;
+    fn add(self, other: SweepCounts) -> SweepCounts {
+        SweepCounts {
+            returned: self.returned + other.returned,
+            expired: self.expired + other.expired,
+            dead: self.dead + other.dead,
+            start_deadlines: self.start_deadlines + other.start_deadlines,
+            locks_released: self.locks_released + other.locks_released,
+            consumers_removed: self.consumers_removed + other.consumers_removed,
+            batches_removed: self.batches_removed + other.batches_removed,
+        }
+    }
 }
 
-/// Passes every `period` with jitter until `shutdown`.
-pub async fn run(engine: Engine, period: std::time::Duration, shutdown: CancellationToken) {}
+impl SweepCounts {
+    /// One row's result.
+    fn of(swept: Swept) -> SweepCounts {
+        let none = SweepCounts::default();
+        match swept {
+            Swept::Nothing => none,
+            Swept::Returned => SweepCounts { returned: 1, ..none },
+            Swept::Expired => SweepCounts { expired: 1, ..none },
+            Swept::Dead => SweepCounts { dead: 1, ..none },
+            Swept::StartDeadline => SweepCounts { start_deadlines: 1, ..none },
+            Swept::LockReleased => SweepCounts { locks_released: 1, ..none },
+            Swept::ConsumerRemoved => SweepCounts { consumers_removed: 1, ..none },
+        }
+    }
+
+    fn record(&self) {
+        let results = [
+            ("returned", self.returned),
+            ("expired", self.expired),
+            ("dead", self.dead),
+            ("start_deadline", self.start_deadlines),
+            ("lock_released", self.locks_released),
+            ("consumer_removed", self.consumers_removed),
+            ("batch_removed", self.batches_removed),
+        ];
+        for (result, count) in results {
+            metrics::counter!(SWEPT, "result" => result).increment(count);
+        }
+    }
+}
+
+/// One pass over everything that is due now, from the beginning.
+pub async fn run_once(engine: &Engine) -> SweepCounts {
+    pass(engine, &mut Positions::default()).await
+}
+
+/// Passes every `period` with jitter until `shutdown`; the first one at once. Passes never overlap:
+/// a long one is followed by the next without a pause.
+pub async fn run(engine: Engine, period: Duration, shutdown: CancellationToken) {
+    let mut positions = Positions::default();
+    loop {
+        let next = Instant::now() + jittered(period, engine.seams().random());
+        tokio::select! {
+            biased;
+            // Commands that were handed to the engine complete without us.
+            () = shutdown.cancelled() => return,
+            _ = pass(&engine, &mut positions) => {}
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+/// `period` ± 10 %, so that replicas that started together drift apart.
+fn jittered(period: Duration, random: u64) -> Duration {
+    let tenths_of_percent = u32::try_from(random % 201).unwrap_or(0);
+    period * (900 + tenths_of_percent) / 1_000
+}
+
+/// Where the next pass begins, for each kind that reached its limit.
+#[derive(Debug, Default)]
+struct Positions(BTreeMap<DueKind, DuePosition>);
+
+/// What a pass has done so far; kept when a search fails.
+#[derive(Debug, Default)]
+struct Done {
+    counts: SweepCounts,
+    /// Rows left to the next pass, by reason.
+    refused: BTreeMap<&'static str, u64>,
+    /// How long the oldest row met was overdue.
+    overdue: Span,
+}
+
+async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
+    let start = Instant::now();
+    let mut done = Done::default();
+    for kind in KINDS {
+        if let Err(error) = sweep_kind(engine, kind, positions, &mut done).await {
+            failed(&error);
+        }
+    }
+    match engine.store().sweep_batches(BATCH_AGE, BATCHES_MAX).await {
+        Ok(removed) => done.counts.batches_removed = removed,
+        Err(error) => failed(&error),
+    }
+    done.record();
+    metrics::histogram!(SWEEP_SECONDS).record(start.elapsed().as_secs_f64());
+    done.counts
+}
+
+fn failed(error: &ReadError) {
+    metrics::counter!(SWEEP_FAILURES).increment(1);
+    tracing::debug!(%error, "a search of the sweep failed; the next pass tries again");
+}
+
+/// Everything of one kind that is due, page by page.
+async fn sweep_kind(
+    engine: &Engine,
+    kind: DueKind,
+    positions: &mut Positions,
+    done: &mut Done,
+) -> Result<(), ReadError> {
+    let mut after = positions.0.remove(&kind);
+    for page in 0..PAGES_MAX {
+        let DuePage { rows, next } = engine.store().due(kind, after.as_ref(), PAGE).await?;
+        if page == 0 {
+            done.overdue = done.overdue.max(oldest_overdue(engine, &rows).await?);
+        }
+        sweep_rows(engine, rows, done).await;
+        match next {
+            Some(position) => after = Some(position),
+            None => return Ok(()),
+        }
+    }
+    positions.0.extend(after.map(|position| (kind, position)));
+    Ok(())
+}
+
+/// Runs one command for each row, several at once, so that the engine commits them together.
+async fn sweep_rows(engine: &Engine, rows: Vec<Due>, done: &mut Done) {
+    let mut replies = futures_util::stream::iter(rows)
+        .map(|due| {
+            let engine = engine.clone();
+            async move { engine.run(command(due)).await }
+        })
+        .buffer_unordered(CONCURRENCY);
+    while let Some(reply) = replies.next().await {
+        match reply {
+            Ok(Reply::Swept(swept)) => done.counts = done.counts + SweepCounts::of(swept),
+            Ok(other) => debug_assert!(false, "a sweep was answered with {other:?}"),
+            Err(refusal) => *done.refused.entry(refusal.reason()).or_default() += 1,
+        }
+    }
+}
+
+fn command(due: Due) -> Command {
+    match due {
+        Due::Delivery(key, operation_id) => Command::SweepDelivery { key, operation_id },
+        Due::Operation(key) => Command::SweepOperation { key },
+        Due::Lock(target) => Command::SweepLock { target },
+        Due::Inbox(key) => Command::SweepInbox { key },
+    }
+}
+
+impl Done {
+    fn record(&self) {
+        self.counts.record();
+        metrics::gauge!(SWEEP_OVERDUE_SECONDS).set(self.overdue.to_std().as_secs_f64());
+        for (reason, count) in &self.refused {
+            metrics::counter!(SWEEP_REFUSALS, "reason" => *reason).increment(*count);
+        }
+        if !self.refused.is_empty() {
+            tracing::debug!(refused = ?self.refused, "rows were left to the next pass");
+        }
+    }
+}
+
+/// How long the oldest of these rows is overdue. Locks and inboxes are left out: they have no read
+/// by list of keys, and nobody waits for them alone.
+async fn oldest_overdue(engine: &Engine, rows: &[Due]) -> Result<Span, ReadError> {
+    let (deliveries, operations) = oldest_of_each_bucket(rows);
+    let mut oldest: Option<Timestamp> = None;
+    if !deliveries.is_empty() {
+        let rows = engine.store().deliveries(&deliveries).await?;
+        oldest = rows.iter().filter_map(|delivery| delivery.due_time).min();
+    }
+    if !operations.is_empty() {
+        let rows = engine.store().operations(&operations).await?;
+        oldest = rows.iter().filter_map(|operation| operation.due_time).min();
+    }
+    let Some(oldest) = oldest else { return Ok(Span(0)) };
+    let now = engine.store().now().await?;
+    Ok((now - oldest).max(Span(0)))
+}
+
+/// A page holds one kind, by due time within each bucket: the first of a bucket is its oldest.
+fn oldest_of_each_bucket(rows: &[Due]) -> (Vec<DeliveryKey>, Vec<OperationKey>) {
+    let (mut deliveries, mut operations) = (Vec::new(), Vec::new());
+    let mut before = None;
+    for due in rows {
+        match due {
+            Due::Delivery(key, _) => {
+                let bucket = key.inbox.account.bucket();
+                if before.replace(bucket) != Some(bucket) {
+                    deliveries.push(key.clone());
+                }
+            }
+            Due::Operation(key) => {
+                let bucket = key.account.bucket();
+                if before.replace(bucket) != Some(bucket) {
+                    operations.push(key.clone());
+                }
+            }
+            Due::Lock(_) | Due::Inbox(_) => {}
+        }
+    }
+    (deliveries, operations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        delivery::InboxKey,
+        ids::{Account, InboxName, OperationId},
+    };
+
+    fn delivery(account: &str, sequence: i64) -> Due {
+        let inbox = InboxKey {
+            account: Account::parse(account).expect("valid"),
+            inbox: InboxName::parse("").expect("valid"),
+        };
+        let key = DeliveryKey { inbox, sequence };
+        Due::Delivery(key, OperationId::parse("op").expect("valid"))
+    }
+
+    #[test]
+    fn a_task_can_carry_it() {
+        fn task(_: impl Future<Output = ()> + Send + 'static) {}
+        let _ = |engine: Engine, period, shutdown| task(run(engine, period, shutdown));
+    }
+
+    #[test]
+    fn counts_add_up() {
+        let swept = [Swept::Returned, Swept::Dead, Swept::Nothing, Swept::Returned];
+        let counts = swept.map(SweepCounts::of).into_iter().fold(SweepCounts::default(), Add::add);
+        let expected = SweepCounts { returned: 2, dead: 1, ..SweepCounts::default() };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn periods_differ_by_a_tenth_at_most() {
+        let period = Duration::from_secs(1);
+        assert_eq!(jittered(period, 0), Duration::from_millis(900));
+        assert_eq!(jittered(period, 200), Duration::from_millis(1_100));
+        assert_eq!(jittered(period, 201), Duration::from_millis(900));
+        let random = (0..10_000).map(|random| jittered(period, random));
+        assert!(random.into_iter().all(|next| (900..=1_100).contains(&next.as_millis())));
+    }
+
+    #[test]
+    fn the_oldest_of_each_bucket_is_looked_at() {
+        let rows = [delivery("a", 4), delivery("a", 2), delivery("b", 3), delivery("b", 9)];
+        let (deliveries, operations) = oldest_of_each_bucket(&rows);
+        let sequences: Vec<i64> = deliveries.iter().map(|key| key.sequence).collect();
+        assert_eq!((sequences, operations.len()), (vec![4, 3], 0));
+    }
+}

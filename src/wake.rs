@@ -1,31 +1,337 @@
-//! Placeholder of the first step; replaced by the hints.
-#![allow(unused_variables, missing_docs, clippy::unimplemented, clippy::allow_attributes)]
-use crate::domain::{delivery::InboxKey, operation::OperationKey};
+//! Hints: who waits for what, and that it may have changed.
+//!
+//! What must stay true: a waiter registers before it reads, so that a change after its read always
+//! wakes it; a change between two calls of [`Watch::changed`] is not lost; memory is bounded by the
+//! watches that live. A wake carries no payload: whoever is woken reads again (T13), and losing a
+//! hint costs at most one period of the bulk re-read, never data.
+//!
+//! Deliberately not here: hints of other replicas. The bulk re-read finds what they changed.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    domain::{delivery::InboxKey, operation::OperationKey},
+    engine::Engine,
+    store::{
+        ReadError, Store,
+        query::{InboxGlimpse, OperationGlimpse},
+    },
+};
+
+/// Counts bulk re-reads that failed.
+pub const REREAD_FAILURES: &str = "receiptd_reread_failures_total";
+/// What is watched now, operations and inboxes together.
+pub const WATCHED: &str = "receiptd_watched";
+
+/// Keys in one bulk read: enough for a busy replica in one statement, small enough for the
+/// arrays of any store.
+const REREAD_KEYS_MAX: usize = 5_000;
 
 /// Hints in this process: who waits for what. Clones share one registry.
 #[derive(Clone, Debug, Default)]
-pub struct Wake;
+pub struct Wake {
+    registry: Arc<Mutex<HashMap<Key, Watched>>>,
+}
+
+/// What can be waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Operation(OperationKey),
+    Inbox(InboxKey),
+}
+
+/// One key with everybody who waits for it.
+#[derive(Debug)]
+struct Watched {
+    signal: Arc<Signal>,
+    watches: usize,
+}
+
+/// Rises with every change; the watches of one key share it.
+#[derive(Debug, Default)]
+struct Signal {
+    version: AtomicU64,
+    notify: Notify,
+}
+
+impl Signal {
+    fn raise(&self) {
+        // The version rises first: who registered for the notification before it looked at the
+        // version sees one or the other.
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.notify.notify_waiters();
+    }
+}
 
 /// One registered reader; deregisters when dropped.
 #[derive(Debug)]
-pub struct Watch;
+pub struct Watch {
+    wake: Wake,
+    key: Key,
+    signal: Arc<Signal>,
+    seen: AtomicU64,
+}
 
 impl Watch {
-    /// Ends when something changed since the last call (a change in between is not lost).
-    pub async fn changed(&self) {}
+    /// Ends when something changed since the last call (a change in between is not lost), or since
+    /// the watch began. Dropping the future before its end loses nothing.
+    pub async fn changed(&self) {
+        loop {
+            let mut notified = std::pin::pin!(self.signal.notify.notified());
+            notified.as_mut().enable();
+            let version = self.signal.version.load(Ordering::SeqCst);
+            if self.seen.swap(version, Ordering::SeqCst) != version {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut registry = self.wake.registry();
+        if let Some(watched) = registry.get_mut(&self.key) {
+            watched.watches -= 1;
+            if watched.watches == 0 {
+                registry.remove(&self.key);
+            }
+        }
+    }
 }
 
 impl Wake {
+    /// Registers a reader of an operation. Register first, then read.
     pub fn watch_operation(&self, key: OperationKey) -> Watch {
-        unimplemented!()
+        self.watch(Key::Operation(key))
     }
+
+    /// Registers a reader of an inbox. Register first, then read.
     pub fn watch_inbox(&self, key: InboxKey) -> Watch {
-        unimplemented!()
+        self.watch(Key::Inbox(key))
     }
-    pub fn operation_changed(&self, key: &OperationKey) {}
-    pub fn inbox_changed(&self, key: &InboxKey) {}
+
+    /// Wakes whoever waits for the operation.
+    pub fn operation_changed(&self, key: &OperationKey) {
+        self.changed(&Key::Operation(key.clone()));
+    }
+
+    /// Wakes whoever waits for the inbox.
+    pub fn inbox_changed(&self, key: &InboxKey) {
+        self.changed(&Key::Inbox(key.clone()));
+    }
+
     /// Everything somebody waits for, for the bulk re-read.
     pub fn watched(&self) -> (Vec<OperationKey>, Vec<InboxKey>) {
-        unimplemented!()
+        let registry = self.registry();
+        let (mut operations, mut inboxes) = (Vec::new(), Vec::new());
+        for key in registry.keys() {
+            match key {
+                Key::Operation(key) => operations.push(key.clone()),
+                Key::Inbox(key) => inboxes.push(key.clone()),
+            }
+        }
+        (operations, inboxes)
+    }
+
+    fn watch(&self, key: Key) -> Watch {
+        let mut registry = self.registry();
+        let watched = registry
+            .entry(key.clone())
+            .or_insert_with(|| Watched { signal: Arc::new(Signal::default()), watches: 0 });
+        watched.watches += 1;
+        let signal = watched.signal.clone();
+        let seen = AtomicU64::new(signal.version.load(Ordering::SeqCst));
+        Watch { wake: self.clone(), key, signal, seen }
+    }
+
+    fn changed(&self, key: &Key) {
+        if let Some(watched) = self.registry().get(key) {
+            watched.signal.raise();
+        }
+    }
+
+    fn registry(&self) -> MutexGuard<'_, HashMap<Key, Watched>> {
+        // Nothing that panics runs under the lock; a poisoned one is as good as any.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads everything that somebody waits for once per `period`, and wakes those whose row changed
+/// since the look before. A failed read is repeated at the next period. Ends with `shutdown`.
+pub async fn reread(engine: Engine, period: Duration, shutdown: CancellationToken) {
+    let mut seen = Seen::default();
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let looked = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            looked = look(engine.store(), engine.wake(), &mut seen) => looked,
+        };
+        if let Err(error) = looked {
+            metrics::counter!(REREAD_FAILURES).increment(1);
+            tracing::debug!(%error, "the bulk re-read failed; the next period tries again");
+        }
+    }
+}
+
+/// The glimpses of the look before, by key.
+#[derive(Debug, Default)]
+struct Seen {
+    operations: HashMap<OperationKey, Option<OperationGlimpse>>,
+    inboxes: HashMap<InboxKey, Option<InboxGlimpse>>,
+}
+
+/// One look at everything that is watched.
+async fn look(store: &Store, wake: &Wake, seen: &mut Seen) -> Result<(), ReadError> {
+    let (operations, inboxes) = wake.watched();
+    metrics::gauge!(WATCHED).set((operations.len() + inboxes.len()) as f64);
+    forget_unwatched(&mut seen.operations, &operations);
+    forget_unwatched(&mut seen.inboxes, &inboxes);
+    for keys in operations.chunks(REREAD_KEYS_MAX) {
+        let (glimpses, _) = store.glimpse(keys, &[]).await?;
+        let changed = changed_since(&mut seen.operations, keys, glimpses);
+        changed.iter().for_each(|key| wake.operation_changed(key));
+    }
+    for keys in inboxes.chunks(REREAD_KEYS_MAX) {
+        let (_, glimpses) = store.glimpse(&[], keys).await?;
+        let changed = changed_since(&mut seen.inboxes, keys, glimpses);
+        changed.iter().for_each(|key| wake.inbox_changed(key));
+    }
+    Ok(())
+}
+
+/// Drops what nobody waits for any more.
+fn forget_unwatched<K: Eq + Hash, G>(seen: &mut HashMap<K, G>, watched: &[K]) {
+    if seen.is_empty() {
+        return;
+    }
+    let watched: std::collections::HashSet<&K> = watched.iter().collect();
+    seen.retain(|key, _| watched.contains(key));
+}
+
+/// The keys whose glimpse differs from the one before. The first look at a key counts as a change:
+/// its waiter may have read before a change whose hint was lost, and the look only after it.
+fn changed_since<K: Eq + Hash + Clone, G: PartialEq>(
+    seen: &mut HashMap<K, G>,
+    keys: &[K],
+    glimpses: Vec<G>,
+) -> Vec<K> {
+    let mut changed = Vec::new();
+    for (key, glimpse) in keys.iter().zip(glimpses) {
+        let same = seen.get(key).is_some_and(|before| *before == glimpse);
+        if !same {
+            seen.insert(key.clone(), glimpse);
+            changed.push(key.clone());
+        }
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::domain::ids::{Account, InboxName};
+
+    fn inbox(name: &str) -> InboxKey {
+        InboxKey {
+            account: Account::parse("local").expect("valid"),
+            inbox: InboxName::parse(name).expect("valid"),
+        }
+    }
+
+    #[test]
+    fn a_change_between_two_calls_is_not_lost() {
+        let wake = Wake::default();
+        let watch = wake.watch_inbox(inbox("a"));
+        assert!(watch.changed().now_or_never().is_none(), "nothing changed yet");
+        wake.inbox_changed(&inbox("a"));
+        wake.inbox_changed(&inbox("a"));
+        assert!(watch.changed().now_or_never().is_some(), "the change came while nobody waited");
+        assert!(watch.changed().now_or_never().is_none(), "changes fold into one wake");
+        wake.inbox_changed(&inbox("b"));
+        assert!(watch.changed().now_or_never().is_none(), "another inbox");
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_is_woken() {
+        let wake = Wake::default();
+        let watch = wake.watch_inbox(inbox("a"));
+        let other = wake.watch_inbox(inbox("a"));
+        let waiting = async { tokio::join!(watch.changed(), other.changed()) };
+        let changing = async {
+            tokio::task::yield_now().await;
+            wake.inbox_changed(&inbox("a"));
+        };
+        tokio::join!(waiting, changing);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_wait_loses_nothing() {
+        let wake = Wake::default();
+        let watch = wake.watch_inbox(inbox("a"));
+        {
+            let mut waiting = Box::pin(watch.changed());
+            assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+            wake.inbox_changed(&inbox("a"));
+        }
+        assert!(watch.changed().now_or_never().is_some());
+    }
+
+    #[test]
+    fn watches_of_one_key_share_and_the_last_one_clears_it() {
+        let wake = Wake::default();
+        let first = wake.watch_inbox(inbox("a"));
+        let second = wake.watch_inbox(inbox("a"));
+        assert_eq!(wake.watched().1, vec![inbox("a")]);
+        wake.inbox_changed(&inbox("a"));
+        let third = wake.watch_inbox(inbox("a"));
+        assert!(first.changed().now_or_never().is_some());
+        assert!(second.changed().now_or_never().is_some());
+        assert!(third.changed().now_or_never().is_none(), "it registered after the change");
+        drop((first, second));
+        assert_eq!(wake.watched().1.len(), 1);
+        drop(third);
+        assert!(wake.registry().is_empty());
+        wake.inbox_changed(&inbox("a"));
+        assert!(wake.registry().is_empty(), "a hint for nobody leaves nothing behind");
+    }
+
+    #[test]
+    fn a_task_can_carry_the_reread() {
+        fn task(_: impl Future<Output = ()> + Send + 'static) {}
+        let _ = |engine: Engine, period, shutdown| task(reread(engine, period, shutdown));
+    }
+
+    #[test]
+    fn the_first_look_and_every_difference_wake() {
+        let mut seen = HashMap::new();
+        let keys = ["a", "b"];
+        assert_eq!(changed_since(&mut seen, &keys, vec![Some(1), None]), keys);
+        assert_eq!(changed_since(&mut seen, &keys, vec![Some(1), None]), Vec::<&str>::new());
+        assert_eq!(changed_since(&mut seen, &keys, vec![Some(1), Some(1)]), ["b"]);
+        assert_eq!(changed_since(&mut seen, &keys, vec![None, Some(1)]), ["a"]);
+        forget_unwatched(&mut seen, &["b"]);
+        assert_eq!(seen.len(), 1);
+        assert_eq!(changed_since(&mut seen, &keys, vec![None, Some(1)]), ["a"], "looked at anew");
     }
 }

@@ -4,15 +4,21 @@
 //! standard error; it returns its exit code, and never exits by itself.
 
 pub mod cancel;
+pub mod config;
 pub mod connection;
 pub mod demo;
+pub mod dev;
 pub mod document;
 pub mod get;
 pub mod inbox;
 mod json;
 pub mod list;
+pub mod migrate;
 pub mod output;
 pub mod rehearse;
+pub mod serve;
+pub mod server_args;
+mod signals;
 pub mod submit;
 pub mod watch;
 
@@ -30,6 +36,14 @@ pub struct Cli {
 /// Every command; those that run the service first, those that call it after.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Run the service on this machine: embedded store, no credentials, loopback only.
+    Dev(dev::DevArgs),
+    /// Run the service in production: refuses to start without credentials.
+    Serve(serve::ServeArgs),
+    /// Bring a store's schema up to date, then stop.
+    Migrate(migrate::MigrateArgs),
+    /// Check or show the settings in force.
+    Config(config::ConfigArgs),
     /// Submit one operation and print its receipt.
     Submit(Box<submit::SubmitArgs>),
     /// Say what is known about an operation.
@@ -86,6 +100,10 @@ impl Failure {
 /// [`Failure`], to be printed once by the caller.
 pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
+        Command::Dev(args) => dev::run(args).await,
+        Command::Serve(args) => serve::run(args).await,
+        Command::Migrate(args) => migrate::run(args).await,
+        Command::Config(args) => config::run(&args),
         Command::Submit(args) => submit::run(*args).await,
         Command::Get(args) => get::run(args).await,
         Command::List(args) => list::run(args).await,

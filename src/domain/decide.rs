@@ -1,11 +1,104 @@
-//! Placeholder of the first step; replaced by the rules.
-#![allow(unused_variables, missing_docs, clippy::unimplemented, clippy::allow_attributes)]
+//! The way in: one command, the rows it needs, one answer.
+//!
+//! What must stay true: pure and synchronous; on `Err` the caller takes the world back to where
+//! the command began. Every change of state in the product is made below this function.
+
 use super::{
-    command::{Command, Decided, Reply},
-    world::World,
+    audit::{self, AuditEvent},
+    cancel,
+    command::{Command, Decided, Halt, Reply},
+    consume, deliver,
+    operation::{Operation, OperationKey},
+    record, release, submit, sweep,
+    world::{Access, Unloaded, World},
 };
 
-/// Decides one command. On `Err` the world is as before.
+/// Decides one command.
+///
+/// # Errors
+/// [`super::command::Halt`]: a refusal, or rows that are missing; the world must then be taken
+/// back with [`World::undo`].
 pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
-    unimplemented!()
+    match command {
+        Command::Submit(submit) => submit::submit(world, submit),
+        Command::Cancel { key, mint_time, reason, subject } => {
+            cancel::cancel(world, key, *mint_time, reason, subject)
+        }
+        Command::Ack { account, targets, subject, consumer } => {
+            deliver::ack(world, account, targets, subject, consumer)
+        }
+        Command::Open { inbox, consumer, window } => consume::open(world, inbox, consumer, *window),
+        Command::Offer { inbox, consumer, epoch, limit } => {
+            consume::offer(world, inbox, consumer, *epoch, *limit)
+        }
+        Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
+        Command::ReleaseLock { target, operation_id, reason, subject } => {
+            release::by_hand(world, target, operation_id, reason, subject)
+        }
+        Command::SweepDelivery { key, .. } => sweep::delivery(world, key),
+        Command::SweepOperation { key } => sweep::operation(world, key),
+        Command::SweepLock { target } => sweep::lock(world, target),
+        Command::SweepInbox { key } => sweep::inbox(world, key),
+        Command::FoldReplays { key, count } => fold_replays(world, key, *count),
+    }
 }
+
+fn fold_replays(world: &mut World, key: &OperationKey, count: i64) -> Decided<Reply> {
+    if let Some(operation) = world.operation(key, Access::Write)?.cloned() {
+        world.put_operation(Operation {
+            replay_count: operation.replay_count.saturating_add(count),
+            last_replay_time: Some(world.now()),
+            ..operation
+        })?;
+    }
+    Ok(Reply::Folded)
+}
+
+/// Writes one row to an operation's trail; the caller stores the operation afterwards.
+pub(super) fn record_events(
+    world: &mut World,
+    operation: &mut Operation,
+    subject: &str,
+    events: &[AuditEvent],
+) {
+    let packed = record::pack_events(events);
+    let (row, head) = audit::append(operation.audit, &operation.key, world.now(), subject, packed);
+    operation.audit = head;
+    world.add_audit(row);
+}
+
+/// Collects what several look-ups miss, so that one more batch brings it all.
+#[derive(Debug, Default)]
+pub(super) struct Missing(Vec<super::world::Need>);
+
+impl Missing {
+    /// The value, or `None` after noting what is missing.
+    pub(super) fn note<T>(&mut self, looked: Result<T, Unloaded>) -> Option<T> {
+        match looked {
+            Ok(value) => Some(value),
+            Err(Unloaded(needs)) => {
+                self.0.extend(needs);
+                None
+            }
+        }
+    }
+
+    /// As [`Missing::note`], for a rule; a refusal goes on to the caller.
+    pub(super) fn note_decided<T>(&mut self, decided: Decided<T>) -> Decided<Option<T>> {
+        match decided {
+            Ok(value) => Ok(Some(value)),
+            Err(Halt::Unloaded(unloaded)) => Ok(self.note(Err(unloaded))),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Fails if anything was missing.
+    pub(super) fn check(self) -> Result<(), Unloaded> {
+        if self.0.is_empty() { Ok(()) } else { Err(Unloaded(self.0)) }
+    }
+}
+
+/// Who the trail names for what follows from another's step: a waiter's start.
+pub(super) const SERVICE: &str = "receiptd";
+/// Who the trail names for what time alone brings.
+pub(super) const SWEEPER: &str = "sweeper";

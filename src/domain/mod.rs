@@ -3,16 +3,22 @@
 //! In reading order: [`ids`] and [`json`] parse; [`intent`] binds an id to what it means;
 //! [`operation`], [`document`], [`lock`], [`delivery`], [`inbox`] and [`audit`] are the rows;
 //! [`policy`] holds the clocks and limits; [`world`] is what a batch sees; [`command`] is what can
-//! be asked; [`refusal`] and [`standing`] are how "no" and "not known" are said; [`decide`] is the
-//! way in. [`record`] packs what no statement looks into.
+//! be asked; [`refusal`], [`standing`] and [`recovery`] are how "no", "not known" and "what next"
+//! are said; [`filter`] is what a list shows; [`token`] seals positions that callers hand back;
+//! [`decide`] is the way in. [`record`] packs what no statement looks into.
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
 
 pub mod audit;
+mod cancel;
 pub mod command;
+pub mod consume;
 pub mod decide;
+mod deliver;
 pub mod delivery;
 pub mod document;
+pub mod filter;
+mod finish;
 pub mod ids;
 pub mod inbox;
 pub mod intent;
@@ -21,6 +27,13 @@ pub mod lock;
 pub mod operation;
 pub mod policy;
 pub mod record;
+pub mod recovery;
 pub mod refusal;
+mod release;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod standing;
+mod submit;
+mod sweep;
+pub mod token;
 pub mod world;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::{
     audit::AuditRow,
+    command::Command,
     delivery::{Delivery, DeliveryKey, InboxKey},
     document::Document,
     ids::{Account, ConsumerId, Timestamp},
@@ -193,9 +194,11 @@ impl<K: Ord + Clone, V: Clone> Rows<K, V> {
         self.rows.get(key).map(|row| row.current.as_ref())
     }
 
-    /// Replaces a row; returns how it stood, for the undo log. `None`: it may not change.
+    /// Replaces a row; returns how it stood, for the undo log. `None`: it may not change. A row
+    /// that was absent needs no lock: its plain insert is guarded by the unique key.
     fn set(&mut self, key: &K, value: Option<V>) -> Option<(Option<V>, bool)> {
-        let row = self.rows.get_mut(key).filter(|row| row.access == Access::Write)?;
+        let changeable = |row: &&mut Row<V>| row.access == Access::Write || row.loaded.is_none();
+        let row = self.rows.get_mut(key).filter(changeable)?;
         let before = (std::mem::replace(&mut row.current, value), row.changed);
         row.changed = true;
         Some(before)
@@ -311,10 +314,10 @@ enum Undo {
     Lock(TargetKey, (Option<Lock>, bool)),
     Inbox(InboxKey, (Option<Inbox>, bool)),
     Delivery(DeliveryKey, Option<(Option<Delivery>, bool)>),
-    Operations(OperationKey),
     Audit,
     Arguments(OperationKey),
     Handed(InboxKey),
+    FollowUp,
 }
 
 /// What one search returned.
@@ -343,6 +346,7 @@ pub struct World {
     held: BTreeSet<(InboxKey, ConsumerId)>,
     audit: Vec<AuditRow>,
     handed: Vec<DeliveryKey>,
+    follow_ups: Vec<Command>,
     undo: Vec<Undo>,
 }
 
@@ -364,6 +368,7 @@ impl World {
             held: BTreeSet::new(),
             audit: Vec::new(),
             handed: Vec::new(),
+            follow_ups: Vec::new(),
             undo: Vec::new(),
         }
     }
@@ -611,14 +616,6 @@ impl World {
     /// declared with [`Access::Write`].
     pub fn put_operation(&mut self, operation: Operation) -> Result<(), Unloaded> {
         let key = operation.key.clone();
-        // An absent row needs no lock: the plain insert is guarded by the unique key.
-        if let Some(row) = self.operations.rows.get_mut(&key)
-            && row.loaded.is_none()
-            && row.access == Access::Read
-        {
-            row.access = Access::Write;
-            self.undo.push(Undo::Operations(key.clone()));
-        }
         let before = self
             .operations
             .set(&key, Some(operation))
@@ -718,6 +715,13 @@ impl World {
         self.handed.push(key);
     }
 
+    /// Asks for a command to run at once after this batch: work that one command may not do at a
+    /// time. Losing it costs a sweep interval, never more.
+    pub fn follow_up(&mut self, command: Command) {
+        self.follow_ups.push(command);
+        self.undo.push(Undo::FollowUp);
+    }
+
     /// Starts a command: what follows can be taken back as a whole.
     pub fn begin(&mut self) {
         self.undo.clear();
@@ -734,12 +738,8 @@ impl World {
                 Undo::Inbox(key, before) => self.inboxes.restore(&key, before),
                 Undo::Delivery(key, None) => drop(self.deliveries.rows.remove(&key)),
                 Undo::Delivery(key, Some(before)) => self.deliveries.restore(&key, before),
-                Undo::Operations(key) => {
-                    if let Some(row) = self.operations.rows.get_mut(&key) {
-                        row.access = Access::Read;
-                    }
-                }
                 Undo::Audit => drop(self.audit.pop()),
+                Undo::FollowUp => drop(self.follow_ups.pop()),
                 Undo::Arguments(key) => drop(self.new_arguments.remove(&key)),
                 Undo::Handed(inbox) => {
                     self.handed.pop();
@@ -764,6 +764,41 @@ impl World {
             Some((delivery, self.operations.get(&operation)??.clone()))
         };
         self.handed.iter().filter_map(pair).collect()
+    }
+
+    /// The commands to run at once after this batch.
+    pub fn take_follow_ups(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.follow_ups)
+    }
+
+    /// The inboxes in which a reader has something new to see: a delivery that waits or has ended,
+    /// or another stream that opened. What only went in flight, or only renewed a lease, does not
+    /// count: a stream would otherwise wake itself with every offer.
+    pub fn changed_inboxes(&self) -> BTreeSet<InboxKey> {
+        let news = |row: &Row<Delivery>| {
+            row.changed
+                && row.current.as_ref().is_none_or(|delivery| {
+                    delivery.state != super::delivery::DeliveryState::InFlight
+                })
+        };
+        let deliveries = self.deliveries.rows.iter().filter(|(_, row)| news(row));
+        let epoch = |inbox: &Option<Inbox>| inbox.as_ref().map(|inbox| inbox.consumer_epoch);
+        let opened = self.inboxes.rows.iter().filter(|(_, row)| {
+            row.changed && row.loaded.is_some() && epoch(&row.loaded) != epoch(&row.current)
+        });
+        let opened = opened.map(|(key, _)| key.clone());
+        deliveries.map(|(key, _)| key.inbox.clone()).chain(opened).collect()
+    }
+
+    /// The operations to which something happened; a count of replays does not count.
+    pub fn changed_operations(&self) -> Vec<OperationKey> {
+        let state = |row: &Option<Operation>| {
+            row.as_ref().map(|row| (row.state, row.outcome_version, row.audit))
+        };
+        let rows = self.operations.rows.iter();
+        let changed =
+            rows.filter(|(_, row)| row.changed && state(&row.loaded) != state(&row.current));
+        changed.map(|(key, _)| key.clone()).collect()
     }
 
     /// Everything that changed, for the save.

@@ -1,75 +1,282 @@
-//! Placeholder of the first step; replaced by the engine.
-#![allow(
-    unused_variables,
-    missing_docs,
-    dead_code,
-    clippy::unimplemented,
-    clippy::allow_attributes
-)]
+//! The engine: commands in, answers out, and between them few transactions for many commands.
+//!
+//! What must stay true: the caller never owns the transaction. A command that was taken runs to
+//! its end whether or not anyone waits for the answer. Commands of one account run in one lane,
+//! in order; lanes commit in parallel.
+//!
+//! Deliberately not here: rules (see [`crate::domain::decide`]), SQL (see [`crate::store`]), and
+//! searches that precede a batch.
+//!
+//! `lane` takes what `queue` holds, and has `batch` run it; `attached` knows the streams
+//! that take results right after a commit, and `replays` counts what needs no commit of its own.
+
+mod attached;
+mod batch;
+mod lane;
+mod queue;
+mod replays;
 pub mod seams;
 
+#[cfg(test)]
+mod scripted;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    attached::Streams,
+    batch::DecideCommand,
+    lane::{Lane, Waits},
+    queue::{Answer, Queued},
+    replays::Replays,
+};
 use crate::{
     domain::{
         command::{Command, Reply},
-        delivery::InboxKey,
-        ids::ConsumerId,
-        operation::OperationKey,
+        decide::decide,
+        delivery::{Delivery, InboxKey},
+        ids::{ConsumerId, Span},
+        operation::{Operation, OperationKey},
         policy::Policy,
         refusal::Refusal,
     },
     engine::seams::Seams,
-    store::Store,
+    store::{Committed, Settled, Store, TransactError, Transaction},
+    telemetry,
     wake::Wake,
 };
 
+/// When to come back to a server that takes no more: by then another one answers.
+const RETRY_ELSEWHERE: Span = Span::seconds(1);
+
+/// Lanes unless a setting says otherwise: two keep a small machine busy.
+pub const LANES_DEFAULT: usize = 2;
+
 /// A handle; clones share one engine.
-#[derive(Clone, Debug)]
-pub struct Engine;
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
 
 /// How an engine runs.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
-    /// Lanes that commit in parallel.
+    /// Lanes that commit in parallel, at least one; usually [`LANES_DEFAULT`]. An account's lane is
+    /// its bucket modulo this; replicas may differ.
     pub lanes: usize,
 }
 
-/// Deliveries handed to an attached stream right after the commit that put them in flight.
-pub type Handed = Vec<(crate::domain::delivery::Delivery, crate::domain::operation::Operation)>;
+/// Deliveries handed to an attached stream right after the commit that put them in flight. Each
+/// message of the channel holds one, so that the channel's room counts deliveries; a reader takes
+/// many at once with `recv_many`.
+pub type Handed = Vec<(Delivery, Operation)>;
+
+/// What the tasks of an engine share.
+struct Shared {
+    backend: Backend,
+    policy: Policy,
+    seams: Seams,
+    wake: Wake,
+    decide: DecideCommand,
+    waits: Waits,
+    replica: [u8; 16],
+    lanes: Vec<Arc<Lane>>,
+    streams: Streams,
+    replays: Replays,
+    /// Cancelled when new commands are refused.
+    draining: CancellationToken,
+    /// Cancelled when the store must not be used any more.
+    failed: CancellationToken,
+    lane_tasks: TaskTracker,
+    fold_tasks: TaskTracker,
+}
 
 impl Engine {
+    /// Starts the lanes over an open store. [`Engine::drain`] ends them.
     pub fn start(store: Store, policy: Policy, settings: EngineSettings, seams: Seams) -> Engine {
-        unimplemented!()
+        let backend = Backend::Store(store);
+        Engine::start_with(backend, policy, settings, seams, decide, Waits::STANDARD)
     }
-    /// Runs one command; completes even if the caller goes away.
+
+    fn start_with(
+        backend: Backend,
+        policy: Policy,
+        settings: EngineSettings,
+        seams: Seams,
+        decide: DecideCommand,
+        waits: Waits,
+    ) -> Engine {
+        let shared = Arc::new(Shared {
+            backend,
+            policy,
+            replica: seams.random_bytes(),
+            seams,
+            wake: Wake::default(),
+            decide,
+            waits,
+            lanes: (0..settings.lanes.max(1)).map(|_| Arc::default()).collect(),
+            streams: Streams::default(),
+            replays: Replays::default(),
+            draining: CancellationToken::new(),
+            failed: CancellationToken::new(),
+            lane_tasks: TaskTracker::new(),
+            fold_tasks: TaskTracker::new(),
+        });
+        for lane in &shared.lanes {
+            let task = shared.lane_tasks.track_future(lane::run(shared.clone(), lane.clone()));
+            shared.seams.spawn(task);
+        }
+        let fold = replays::fold_until_drained(shared.clone());
+        shared.seams.spawn(shared.fold_tasks.track_future(fold));
+        Engine { shared }
+    }
+
+    /// Runs one command. Once it was taken it completes, even if the caller goes away. On `Ok`
+    /// what was decided is durable; on `Err` nothing was done, unless the refusal says
+    /// [`Refusal::CommitUnknown`].
+    ///
+    /// # Errors
+    /// A [`Refusal`]: of the rules, or because the engine or the store cannot serve now.
     pub async fn run(&self, command: Command) -> Result<Reply, Refusal> {
-        unimplemented!()
+        match self.take(command) {
+            // A lane that died cannot say how far it came.
+            Ok(answer) => answer.await.unwrap_or(Err(Refusal::CommitUnknown)),
+            Err(refusal) => {
+                telemetry::replied(refusal.reason());
+                Err(refusal)
+            }
+        }
     }
+
+    fn take(&self, command: Command) -> Result<oneshot::Receiver<Answer>, Refusal> {
+        if self.shared.draining.is_cancelled() {
+            return Err(Refusal::Draining { retry: RETRY_ELSEWHERE });
+        }
+        self.shared.enqueue(command)
+    }
+
+    /// The store that the engine runs on, for reads.
     pub fn store(&self) -> &Store {
-        unimplemented!()
+        match &self.shared.backend {
+            Backend::Store(store) => store,
+            #[cfg(test)]
+            Backend::Scripted(_) => unreachable!("an engine on a script is never read from"),
+        }
     }
+
+    /// The clocks and limits in force.
     pub fn policy(&self) -> &Policy {
-        unimplemented!()
+        &self.shared.policy
     }
+
+    /// How the process meets the world outside.
     pub fn seams(&self) -> &Seams {
-        unimplemented!()
+        &self.shared.seams
     }
+
+    /// The hints that this engine gives after each commit.
     pub fn wake(&self) -> &Wake {
-        unimplemented!()
+        &self.shared.wake
     }
+
     /// Counts a replay or attach, to be folded into the row at most once a second.
-    pub fn count_replay(&self, key: &OperationKey) {}
-    /// Makes a stream known, so that submits can put deliveries in flight to it at once.
+    pub fn count_replay(&self, key: &OperationKey) {
+        self.shared.replays.count(key, 1);
+    }
+
+    /// Makes a stream known, so that submits can put deliveries in flight to it at once: at most
+    /// `room` that it has not taken from the channel yet. [`Engine::detach`] comes before the
+    /// stream's close.
     pub fn attach(
         &self,
         inbox: InboxKey,
         consumer: ConsumerId,
         epoch: i64,
         room: usize,
-    ) -> tokio::sync::mpsc::Receiver<Handed> {
-        unimplemented!()
+    ) -> mpsc::Receiver<Handed> {
+        self.shared.streams.attach(inbox, consumer, epoch, room)
     }
-    /// Forgets a stream.
-    pub fn detach(&self, inbox: &InboxKey, consumer: &ConsumerId, epoch: i64) {}
-    /// Refuses new commands with DRAINING and waits for those that run.
-    pub async fn drain(&self) {}
+
+    /// Forgets a stream. What was handed to it before is still in its channel.
+    pub fn detach(&self, inbox: &InboxKey, consumer: &ConsumerId, epoch: i64) {
+        self.shared.streams.detach(inbox, consumer, epoch);
+    }
+
+    /// Cancelled once the store must not be used any more: the server exits then.
+    pub fn failed(&self) -> CancellationToken {
+        self.shared.failed.clone()
+    }
+
+    /// Refuses new commands with DRAINING and waits for those that run or wait. Streams that close
+    /// themselves by a command are to be ended before.
+    pub async fn drain(&self) {
+        let shared = &self.shared;
+        shared.draining.cancel();
+        // The last fold still needs the lanes.
+        shared.fold_tasks.close();
+        shared.fold_tasks.wait().await;
+        for lane in &shared.lanes {
+            lane.close();
+        }
+        shared.lane_tasks.close();
+        shared.lane_tasks.wait().await;
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("lanes", &self.shared.lanes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Puts a command into the lane of its account.
+    fn enqueue(&self, command: Command) -> Result<oneshot::Receiver<Answer>, Refusal> {
+        if self.failed.is_cancelled() {
+            return Err(Refusal::StoreUnavailable { retry: RETRY_ELSEWHERE });
+        }
+        let bucket = usize::try_from(command.account().bucket()).unwrap_or(0);
+        let (queued, answer) = Queued::new(command);
+        self.lanes[bucket % self.lanes.len()].push(queued)?;
+        Ok(answer)
+    }
+}
+
+/// What runs transactions: the store, or a script in the engine's own tests.
+enum Backend {
+    /// One of the two stores.
+    Store(Store),
+    /// A script.
+    #[cfg(test)]
+    Scripted(scripted::ScriptedStore),
+}
+
+impl Backend {
+    /// See [`Store::transact`].
+    async fn transact<R: Send + 'static>(
+        &self,
+        transaction: Transaction<R>,
+    ) -> Result<Committed<R>, TransactError<R>> {
+        match self {
+            Backend::Store(store) => store.transact(transaction).await,
+            #[cfg(test)]
+            Backend::Scripted(store) => store.transact(transaction).await,
+        }
+    }
+
+    /// See [`Store::settle`].
+    async fn settle<R: Send + 'static>(
+        &self,
+        transaction: Transaction<R>,
+    ) -> Result<Settled<R>, TransactError<R>> {
+        match self {
+            Backend::Store(store) => store.settle(transaction).await,
+            #[cfg(test)]
+            Backend::Scripted(store) => store.settle(transaction).await,
+        }
+    }
 }

@@ -28,6 +28,7 @@ pub type BlockingTask = Box<dyn FnOnce() + Send>;
 pub struct Seams {
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     clock_offset: Arc<AtomicI64>,
+    clock_stand: Arc<AtomicI64>,
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
     spawn: Arc<dyn Fn(Task) + Send + Sync>,
     blocking: Blocking,
@@ -53,6 +54,9 @@ pub enum FileLock {
     Shared,
 }
 
+/// No stand: the clock runs.
+const RUNNING: i64 = i64::MIN;
+
 impl Seams {
     /// The real world: the system's clock and randomness, tokio's tasks and threads.
     pub fn system() -> Self {
@@ -61,6 +65,7 @@ impl Seams {
         Seams {
             clock: Arc::new(system_time),
             clock_offset: Arc::new(AtomicI64::new(0)),
+            clock_stand: Arc::new(AtomicI64::new(RUNNING)),
             random: Arc::new(system_random),
             spawn: Arc::new(move |task| drop(tracker.spawn(task))),
             blocking: Blocking::Threads,
@@ -86,12 +91,34 @@ impl Seams {
     /// The process clock, moved by the offset. It is the clock of the embedded store, and of
     /// nothing else that decides.
     pub fn now(&self) -> Timestamp {
-        (self.clock)() + self.clock_offset()
+        self.stopped_clock().unwrap_or_else(|| (self.clock)()) + self.clock_offset()
+    }
+
+    /// Where tests have stopped the store's clock; the offset is added to it.
+    pub fn stopped_clock(&self) -> Option<Timestamp> {
+        let stand = self.clock_stand.load(Ordering::SeqCst);
+        (stand != RUNNING).then_some(Timestamp(stand))
+    }
+
+    /// Stops the store's clock, on both stores, for every clone of these seams; it moves only by
+    /// [`Seams::move_clock`] from then on.
+    pub fn stop_clock(&self, at: Timestamp) {
+        self.clock_stand.store(at.0, Ordering::SeqCst);
     }
 
     /// How far tests have moved the store's clock.
     pub fn clock_offset(&self) -> Span {
         Span(self.clock_offset.load(Ordering::SeqCst))
+    }
+
+    /// What a store with a clock of its own is told about the time: the offset to add to its
+    /// clock; or, from 10^15 on, the time itself, where tests have stopped the clock. No offset is
+    /// as long as the 31 years that 10^15 microseconds are.
+    pub fn clock_parameter(&self) -> Span {
+        match self.stopped_clock() {
+            Some(stand) => Span((stand + self.clock_offset()).0),
+            None => self.clock_offset(),
+        }
     }
 
     /// Moves the store's clock, on both stores, for every clone of these seams.

@@ -70,7 +70,8 @@ pub struct Committed<R> {
     pub touches: Touches,
 }
 
-/// How a transaction failed. Everything but [`TransactError::Ambiguous`] left nothing behind.
+/// How a transaction failed. Everything but [`TransactError::Ambiguous`] and
+/// [`TransactError::Fatal`] left nothing behind.
 #[derive(Debug)]
 pub enum TransactError<R> {
     /// Deadlock, serialization failure, unique violation: worth a second run as a whole.
@@ -83,7 +84,8 @@ pub enum TransactError<R> {
     Unavailable(String),
     /// The answer to the commit was lost. The value is what will hold if it committed.
     Ambiguous(R),
-    /// The store must not be used any more (a failed fsync).
+    /// The store must not be used any more (a failed flush). Whether this transaction counts is not
+    /// known before the store is opened again.
     Fatal(String),
 }
 

@@ -95,6 +95,8 @@ pub struct InboxGlimpse {
     pub in_flight: i64,
     /// Deliveries that ended.
     pub ended: i64,
+    /// The highest epoch given to a consumer: a takeover shows here.
+    pub consumer_epoch: i64,
 }
 
 /// Calls the same function of whichever store it is.
@@ -263,6 +265,14 @@ impl Store {
         inboxes: &[InboxKey],
     ) -> Result<(Vec<Option<OperationGlimpse>>, Vec<Option<InboxGlimpse>>), ReadError> {
         read!(self, glimpse(operations, inboxes))
+    }
+
+    /// Every table but the migrations and the facts, by name; each row in the order of its key as
+    /// `column=value|…`: absent as `-`, bytes in hexadecimal. Equal on both stores after the same
+    /// commands on the same clock, but for the table of batches. For tests and support; reads
+    /// everything.
+    pub async fn dump_tables(&self) -> Result<Vec<(String, Vec<String>)>, ReadError> {
+        read!(self, dump_tables())
     }
 
     /// Deletes batch rows older than `age`, except each replica's newest: at most `limit`.

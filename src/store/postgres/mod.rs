@@ -1,156 +1,148 @@
-//! Placeholder of the first step; replaced by the real store.
-#![allow(unused_variables, missing_docs, clippy::unimplemented, clippy::allow_attributes)]
-use super::{query::*, *};
-use crate::domain::{
-    audit::AuditRow,
-    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
-    document::Document,
-    ids::{Account, OperationId, Target, Timestamp},
-    inbox::{AccountRow, Inbox},
-    lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
-};
+//! The store shared by replicas: PostgreSQL 15 and newer.
+//!
+//! What must stay true: it means the same as the embedded store, which the table dumps of both
+//! after one scenario show. Settings that lose acknowledged commits are refused. Statements are
+//! constants, each addresses rows by keys that begin with bucket and account, and nothing is kept
+//! in a session, so that a pooler or a distributed engine may stand in between.
+//!
+//! Deliberately not here: rules, retries of commands, and waking readers.
 
-#[derive(Debug, Clone)]
-pub struct PostgresStore;
+mod check;
+mod dump;
+mod errors;
+mod load;
+mod load_statements;
+mod migrate;
+mod pool;
+mod read;
+mod read_due;
+mod read_lists;
+mod rows;
+mod save;
+mod save_statements;
+mod session;
+#[cfg(test)]
+mod tests;
+mod transact;
+
+use std::{sync::Arc, time::Duration};
+
+pub use load::claim_hash;
+pub use migrate::{MigrationReport, migrate};
+pub use pool::{Migrations, PostgresOptions};
+
+use self::pool::{Connections, Connector};
+use super::{OpenError, StoreFacts};
+use crate::engine::seams::Seams;
+
+/// How often closing looks whether all connections are back: short beside a transaction.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A handle; clones share its connections.
+#[derive(Clone)]
+pub struct PostgresStore(Arc<Inner>);
+
+struct Inner {
+    writes: Connections,
+    reads: Connections,
+    facts: StoreFacts,
+    seams: Seams,
+    options: PostgresOptions,
+}
 
 impl PostgresStore {
-    pub async fn transact<R: Send + 'static>(
-        &self,
-        transaction: Transaction<R>,
-    ) -> Result<Committed<R>, TransactError<R>> {
-        unimplemented!()
+    /// Opens the store: checks the server's settings, applies or demands migrations, reads what
+    /// the store is.
+    ///
+    /// # Errors
+    /// [`OpenError`] that says what to change.
+    pub async fn open(
+        url: &str,
+        seams: &Seams,
+        options: PostgresOptions,
+    ) -> Result<PostgresStore, OpenError> {
+        let connector = Arc::new(Connector::new(url, seams, &options)?);
+        let session = connector.connect().await?;
+        match options.migrations {
+            Migrations::Apply => {
+                migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
+            }
+            Migrations::Demand => migrate::demand_current(&session).await?,
+        }
+        let facts = migrate::facts(&session).await?;
+        let writes = Connections::new(&connector, options.write_connections, &options)?;
+        let reads = Connections::new(&connector, options.read_connections, &options)?;
+        let seams = seams.clone();
+        Ok(PostgresStore(Arc::new(Inner { writes, reads, facts, seams, options })))
     }
-    pub async fn settle<R: Send + 'static>(
-        &self,
-        transaction: Transaction<R>,
-    ) -> Result<Settled<R>, TransactError<R>> {
-        unimplemented!()
-    }
+
+    /// What the store is.
     pub fn facts(&self) -> &StoreFacts {
-        unimplemented!()
+        &self.0.facts
     }
+
+    /// Closes the connections that nobody uses and waits for those in use, at most as long as a
+    /// flight may take. What asks for one from now on fails with `Unavailable`.
     pub async fn close(&self) {
-        unimplemented!()
+        self.0.writes.close();
+        self.0.reads.close();
+        let all_back = async {
+            while self.0.writes.count() + self.0.reads.count() > 0 {
+                self.0.seams.sleep(CLOSE_INTERVAL).await;
+            }
+        };
+        // Whatever is left then is closed when its borrower lets go of it.
+        tokio::time::timeout(self.0.options.flight_timeout, all_back).await.ok();
     }
-    pub async fn now(&self) -> Result<Timestamp, ReadError> {
-        unimplemented!()
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The connection string holds a password.
+        f.debug_struct("PostgresStore").field("epoch", &self.0.facts.epoch).finish_non_exhaustive()
     }
-    pub async fn look_up(&self, keys: &[OperationKey]) -> Result<Vec<LookedUp>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_operations(
-        &self,
-        account: &Account,
-        after: Option<&OperationPosition>,
-        limit: i64,
-    ) -> Result<Vec<Operation>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_unresolved(
-        &self,
-        account: &Account,
-        after: Option<&OperationPosition>,
-        limit: i64,
-    ) -> Result<Vec<Operation>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_audit(
-        &self,
-        key: &OperationKey,
-        after: i32,
-        limit: i64,
-    ) -> Result<Vec<AuditRow>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn document(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_documents(
-        &self,
-        account: &Account,
-        prefix: &str,
-        after: Option<&Target>,
-        limit: i64,
-    ) -> Result<Vec<Document>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn inbox(&self, key: &InboxKey) -> Result<Option<Inbox>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_inboxes(
-        &self,
-        account: &Account,
-        after: &str,
-        limit: i64,
-    ) -> Result<Vec<Inbox>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_deliveries(
-        &self,
-        key: &InboxKey,
-        after: i64,
-        states: &[DeliveryState],
-        limit: i64,
-    ) -> Result<Vec<Delivery>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_lost(
-        &self,
-        key: &InboxKey,
-        after: i64,
-        limit: i64,
-    ) -> Result<Vec<Delivery>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn count_acked(
-        &self,
-        key: &InboxKey,
-        after: i64,
-        limit: i64,
-    ) -> Result<i64, ReadError> {
-        unimplemented!()
-    }
-    pub async fn deliveries(&self, keys: &[DeliveryKey]) -> Result<Vec<Delivery>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn operations(&self, keys: &[OperationKey]) -> Result<Vec<Operation>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn list_locks(
-        &self,
-        account: &Account,
-        after: &str,
-        limit: i64,
-    ) -> Result<Vec<Lock>, ReadError> {
-        unimplemented!()
-    }
-    pub async fn due(
-        &self,
-        kind: DueKind,
-        after: Option<&DuePosition>,
-        limit: i64,
-    ) -> Result<DuePage, ReadError> {
-        unimplemented!()
-    }
-    pub async fn glimpse(
-        &self,
-        operations: &[OperationKey],
-        inboxes: &[InboxKey],
-    ) -> Result<(Vec<Option<OperationGlimpse>>, Vec<Option<InboxGlimpse>>), ReadError> {
-        unimplemented!()
-    }
-    pub async fn sweep_batches(
-        &self,
-        age: crate::domain::ids::Span,
-        limit: i64,
-    ) -> Result<u64, ReadError> {
-        unimplemented!()
-    }
+}
+
+/// The statements whose plans matter, by name: those of loads, saves, polls and sweeps.
+pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
+    use load_statements as load;
+    use save_statements as save;
+    &[
+        ("lock_operations", load::LOCK_OPERATIONS),
+        ("operations", load::OPERATIONS),
+        ("arguments", load::ARGUMENTS),
+        ("lock_accounts", load::LOCK_ACCOUNTS),
+        ("accounts", load::ACCOUNTS),
+        ("lock_documents", load::LOCK_DOCUMENTS),
+        ("lock_locks", load::LOCK_LOCKS),
+        ("lock_inboxes", load::LOCK_INBOXES),
+        ("deliveries", load::DELIVERIES),
+        ("waiters", load::WAITERS),
+        ("fresh", load::FRESH),
+        ("returned", load::RETURNED),
+        ("held", load::HELD),
+        ("update_operations", save::UPDATE_OPERATIONS),
+        ("update_accounts", save::UPDATE_ACCOUNTS),
+        ("update_documents", save::UPDATE_DOCUMENTS),
+        ("update_locks", save::UPDATE_LOCKS),
+        ("delete_locks", save::DELETE_LOCKS),
+        ("update_inboxes", save::UPDATE_INBOXES),
+        ("update_deliveries", save::UPDATE_DELIVERIES),
+        ("look_up_deliveries", read::LOOK_UP_DELIVERIES),
+        ("look_up_documents", read::LOOK_UP_DOCUMENTS),
+        ("look_up_locks", read::LOOK_UP_LOCKS),
+        ("glimpse_operations", read::GLIMPSE_OPERATIONS),
+        ("glimpse_inboxes", read::GLIMPSE_INBOXES),
+        ("list_operations", read_lists::LIST_OPERATIONS),
+        ("list_unresolved", read_lists::LIST_UNRESOLVED),
+        ("list_documents", read_lists::LIST_DOCUMENTS),
+        ("list_deliveries", read_lists::LIST_DELIVERIES),
+        ("list_lost", read_lists::LIST_LOST),
+        ("oldest_open", read_lists::OLDEST_OPEN),
+        ("due_deliveries", read_due::DUE_DELIVERIES),
+        ("due_operations", read_due::DUE_OPERATIONS),
+        ("due_locks", read_due::DUE_LOCKS),
+        ("due_inboxes", read_due::DUE_INBOXES),
+        ("sweep_batches", read_due::SWEEP_BATCHES),
+    ]
 }

@@ -18,6 +18,8 @@ CREATE TABLE receiptd.batches (
     settled SMALLINT NOT NULL,
     PRIMARY KEY (bucket, batch)
 );
+-- For the sweep of old rows, which goes replica by replica. One entry per batch, not per command.
+CREATE INDEX batches_by_replica ON receiptd.batches (replica, time, batch);
 
 CREATE TABLE receiptd.accounts (
     bucket         SMALLINT NOT NULL,
@@ -58,8 +60,7 @@ CREATE TABLE receiptd.operations (
     audit_length      INTEGER NOT NULL,
     audit_hash        BYTEA NOT NULL,
     replay_count      BIGINT NOT NULL,
-    last_replay_time  BIGINT,           -- NULL: never replayed
-    PRIMARY KEY (bucket, account, operation_id)
+    last_replay_time  BIGINT            -- NULL: never replayed
 ) WITH (fillfactor = 90);
 CREATE INDEX operations_by_time ON receiptd.operations (bucket, account, accept_time, operation_id);
 CREATE INDEX operations_unresolved ON receiptd.operations (bucket, account, accept_time, operation_id)
@@ -68,6 +69,8 @@ CREATE INDEX operations_waiting ON receiptd.operations (bucket, account, target,
     WHERE wait_ticket IS NOT NULL;
 CREATE INDEX operations_due ON receiptd.operations (bucket, due_time, account, operation_id)
     WHERE due_time IS NOT NULL;
+-- The last index: while the table is empty all cost the same, and the planner takes the youngest.
+ALTER TABLE receiptd.operations ADD PRIMARY KEY (bucket, account, operation_id);
 
 -- Arguments above 1 KiB, apart from the narrow rows. kind 1: arguments.
 CREATE TABLE receiptd.payloads (
@@ -87,12 +90,12 @@ CREATE TABLE receiptd.documents (
     generation   BIGINT NOT NULL,
     present      SMALLINT NOT NULL,  -- 0: a marker of a deleted document
     content_type TEXT COLLATE "C" NOT NULL,
-    content      BYTEA NOT NULL,
     size         BIGINT NOT NULL,
     content_hash BYTEA NOT NULL,
     create_time  BIGINT NOT NULL,
     update_time  BIGINT NOT NULL,
     locked       SMALLINT NOT NULL,  -- 1: locks has a row for it
+    content      BYTEA NOT NULL,  -- last: what follows a large value costs a walk over it
     PRIMARY KEY (bucket, account, target)
 ) WITH (fillfactor = 60);
 

@@ -87,12 +87,12 @@ CREATE TABLE documents (
     generation   INTEGER NOT NULL,
     present      INTEGER NOT NULL,  -- 0: a marker of a deleted document
     content_type TEXT NOT NULL,
-    content      BLOB NOT NULL,
     size         INTEGER NOT NULL,
     content_hash BLOB NOT NULL,
     create_time  INTEGER NOT NULL,
     update_time  INTEGER NOT NULL,
     locked       INTEGER NOT NULL,  -- 1: locks has a row for it
+    content      BLOB NOT NULL,  -- last: what follows a large value costs a walk over it
     PRIMARY KEY (bucket, account, target)
 ) STRICT;
 

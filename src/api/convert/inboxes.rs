@@ -1,0 +1,247 @@
+//! Inboxes, frames of a stream, and acks.
+
+use super::{
+    operations::{delivery, delivery_state, operation},
+    times::{duration, timestamp},
+};
+use crate::{
+    domain::{
+        command::{AckOutcome, AckTarget, Acked},
+        delivery::{Delivery, DeliveryState},
+        ids::{InboxName, Invalid},
+        inbox::{Consumer, Inbox},
+        policy::Policy,
+    },
+    proto::{self, stream_deliveries_response},
+    stream::Frame,
+};
+
+/// Unacked results of a stream if the caller names no number (contract section 7).
+const WINDOW_DEFAULT: i64 = 100;
+/// Acks of one call at most: one transaction.
+const ACKS_MAX: usize = 1_000;
+
+/// Reads how much a stream may hold; bounded by the policy.
+///
+/// # Errors
+/// [`Invalid`] for a negative number.
+pub fn window(window: i32, policy: &Policy) -> Result<i64, Invalid> {
+    match i64::from(window) {
+        0 => Ok(WINDOW_DEFAULT.min(policy.in_flight_max)),
+        window if window > 0 => Ok(window.min(policy.in_flight_max)),
+        _ => Err(Invalid::new("window", "must not be negative; 0 means the default")),
+    }
+}
+
+/// Reads what is acked.
+///
+/// # Errors
+/// [`Invalid`] with the place in the list.
+pub fn ack_targets(targets: &[proto::AckTarget]) -> Result<Vec<AckTarget>, Invalid> {
+    if targets.len() > ACKS_MAX {
+        return Err(Invalid::new("deliveries", format!("must be at most {ACKS_MAX}")));
+    }
+    let read = |(place, target): (usize, &proto::AckTarget)| {
+        let inbox = InboxName::parse(&target.inbox).map_err(|invalid| Invalid {
+            field: format!("deliveries[{place}].inbox"),
+            ..invalid
+        })?;
+        if target.sequence < 1 {
+            return Err(Invalid::new(format!("deliveries[{place}].sequence"), "must be 1 or more"));
+        }
+        Ok(AckTarget { inbox, sequence: target.sequence })
+    };
+    targets.iter().enumerate().map(read).collect()
+}
+
+/// How one ack ended.
+pub fn ack_result(acked: &Acked) -> proto::AckResult {
+    let outcome = match acked.outcome {
+        AckOutcome::Acked => proto::AckOutcome::Acked,
+        AckOutcome::AlreadyAcked => proto::AckOutcome::AlreadyAcked,
+        AckOutcome::AckedLate => proto::AckOutcome::AckedLate,
+        AckOutcome::Retired => proto::AckOutcome::Retired,
+        AckOutcome::NoSuchDelivery => proto::AckOutcome::NoSuchDelivery,
+    };
+    proto::AckResult {
+        inbox: acked.target.inbox.as_str().to_owned(),
+        sequence: acked.target.sequence,
+        outcome: outcome.into(),
+        delivery: acked.delivery.as_ref().map(delivery),
+    }
+}
+
+/// An inbox with its oldest open delivery.
+pub fn inbox(inbox: &Inbox, oldest: Option<&Delivery>, policy: &Policy) -> proto::Inbox {
+    proto::Inbox {
+        inbox: inbox.key.inbox.as_str().to_owned(),
+        generation: inbox.generation,
+        slots: policy.inbox_slots,
+        reserved: inbox.reserved,
+        pending: inbox.pending,
+        in_flight: inbox.in_flight,
+        in_flight_limit: policy.in_flight_max,
+        acked_total: inbox.acked_total,
+        expired_total: inbox.expired_total,
+        dead_total: inbox.dead_total,
+        last_sequence: inbox.last_sequence(),
+        oldest_sequence: oldest.map_or(0, |delivery| delivery.key.sequence),
+        oldest_queue_time: oldest.map(|delivery| timestamp(delivery.queue_time)),
+        consumers: inbox.consumers.iter().map(consumer).collect(),
+        create_time: Some(timestamp(inbox.create_time)),
+    }
+}
+
+fn consumer(consumer: &Consumer) -> proto::Consumer {
+    proto::Consumer {
+        consumer_id: consumer.id.as_str().to_owned(),
+        epoch: consumer.epoch,
+        window: narrow(consumer.window),
+        in_flight: consumer.in_flight,
+        open_time: Some(timestamp(consumer.open_time)),
+    }
+}
+
+/// Windows are bounded far below 32 bits.
+fn narrow(window: i64) -> i32 {
+    i32::try_from(window).unwrap_or(i32::MAX)
+}
+
+/// The clocks and limits in force.
+pub fn policy(policy: &Policy) -> proto::Policy {
+    let bytes = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+    proto::Policy {
+        admission_window: Some(duration(policy.admission_window)),
+        record_retention: Some(duration(policy.record_retention)),
+        tombstone_retention: Some(duration(policy.tombstone_retention)),
+        ack_window: Some(duration(policy.ack_window)),
+        ack_deadline: Some(duration(policy.ack_deadline)),
+        retry_budget: policy.retry_budget,
+        backoff_first: Some(duration(policy.backoff_first)),
+        backoff_limit: Some(duration(policy.backoff_limit)),
+        lock_limit: Some(duration(policy.lock_limit)),
+        start_deadline: Some(duration(policy.start_deadline)),
+        max_clock_skew: Some(duration(policy.max_clock_skew)),
+        inbox_slots: policy.inbox_slots,
+        in_flight_limit: policy.in_flight_max,
+        arguments_limit_bytes: bytes(policy.arguments_bytes_max),
+        document_limit_bytes: bytes(policy.document_bytes_max),
+    }
+}
+
+/// What stands in the first frame beside what the stream knows.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// Which life of the store.
+    pub store_epoch: String,
+    /// The clocks and limits in force.
+    pub policy: Policy,
+}
+
+/// One frame of a stream.
+pub fn frame(frame: Frame, opening: &Opening) -> proto::StreamDeliveriesResponse {
+    use stream_deliveries_response::Frame as Sent;
+    let sent = match frame {
+        Frame::Opened { resume_token, inbox, consumer, acked_elsewhere, heartbeat } => {
+            Sent::Opened(proto::Opened {
+                resume_token,
+                store_epoch: opening.store_epoch.clone(),
+                policy: Some(policy(&opening.policy)),
+                depth: inbox.pending + inbox.in_flight,
+                acked_elsewhere,
+                heartbeat_interval: Some(duration(heartbeat)),
+                consumer_id: consumer.id.as_str().to_owned(),
+                inbox: inbox.key.inbox.as_str().to_owned(),
+                generation: inbox.generation,
+                window: narrow(consumer.window),
+            })
+        }
+        Frame::Deliveries { results, resume_token } => Sent::Deliveries(proto::DeliveryBatch {
+            results: results.iter().map(|(sent, of)| delivered(sent, of)).collect(),
+            resume_token,
+        }),
+        Frame::CaughtUp { resume_token } => Sent::CaughtUp(proto::CaughtUp { resume_token }),
+        Frame::Heartbeat { resume_token, now } => {
+            Sent::Heartbeat(proto::Heartbeat { resume_token, store_time: Some(timestamp(now)) })
+        }
+        Frame::Gap { first, last, cause, operation_ids } => Sent::Gap(proto::Gap {
+            first_sequence: first,
+            last_sequence: last,
+            cause: gap_cause(cause).into(),
+            operation_ids: operation_ids.iter().map(ToString::to_string).collect(),
+        }),
+        Frame::Withdrawn(ended) => Sent::Withdrawn(proto::Withdrawn {
+            deliveries: ended
+                .into_iter()
+                .map(|(sequence, operation_id, state)| proto::WithdrawnDelivery {
+                    sequence,
+                    operation_id: operation_id.to_string(),
+                    state: delivery_state(state).into(),
+                })
+                .collect(),
+        }),
+        Frame::Draining { reason, retry, resume_token } => Sent::Draining(proto::Draining {
+            reason,
+            retry_delay: Some(duration(retry)),
+            resume_token,
+        }),
+    };
+    proto::StreamDeliveriesResponse { frame: Some(sent) }
+}
+
+fn delivered(sent: &Delivery, of: &crate::domain::operation::Operation) -> proto::DeliveredResult {
+    proto::DeliveredResult {
+        delivery: Some(delivery(sent)),
+        operation: Some(operation(of, None)),
+        redelivered: sent.attempt > 1,
+    }
+}
+
+fn gap_cause(cause: DeliveryState) -> proto::GapCause {
+    match cause {
+        DeliveryState::Expired => proto::GapCause::Expired,
+        DeliveryState::Dead => proto::GapCause::Dead,
+        // Only ended deliveries leave a gap.
+        DeliveryState::Pending | DeliveryState::InFlight | DeliveryState::Acked => {
+            proto::GapCause::Unspecified
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::sample;
+
+    #[test]
+    fn a_window_is_bounded() {
+        let policy = Policy { in_flight_max: 50, ..Policy::default() };
+        assert_eq!(window(0, &policy), Ok(50));
+        assert_eq!(window(7, &policy), Ok(7));
+        assert_eq!(window(99, &policy), Ok(50));
+        assert_eq!(window(-1, &policy).expect_err("refused").field, "window");
+    }
+
+    #[test]
+    fn a_wrong_ack_is_named_by_its_place() {
+        let target = |inbox: &str, sequence| proto::AckTarget { inbox: inbox.to_owned(), sequence };
+        let good = ack_targets(&[target("", 1), target("a", 2)]).expect("good");
+        assert_eq!(good[0].inbox.as_str(), "default");
+        for (wrong, field) in [
+            (vec![target("a", 1), target("a/b", 1)], "deliveries[1].inbox"),
+            (vec![target("a", 0)], "deliveries[0].sequence"),
+            (vec![target("a", 1); 1_001], "deliveries"),
+        ] {
+            assert_eq!(ack_targets(&wrong).expect_err("refused").field, field);
+        }
+    }
+
+    #[test]
+    fn only_a_second_attempt_is_a_redelivery() {
+        let of = sample::operation("op-1");
+        for (attempt, redelivered) in [(1, false), (2, true)] {
+            let sent = Delivery { attempt, ..sample::delivery("op-1", 1) };
+            assert_eq!(delivered(&sent, &of).redelivered, redelivered);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! DocumentService: reads the built-in documents.
+
+use sha2::Digest;
+use tonic::{Request, Response, Status};
+
+use super::{
+    Api,
+    auth::Permission,
+    caller,
+    convert::{lists, operations},
+    inboxes::is_full,
+    pages::unpack_name,
+    status::Refused,
+};
+use crate::{
+    domain::{
+        ids::{Account, Invalid, TARGET_BYTES_MAX, Target},
+        lock::TargetKey,
+        refusal::Refusal,
+    },
+    proto::{self, document_service_server::DocumentService},
+};
+
+#[tonic::async_trait]
+impl DocumentService for Api {
+    async fn get_document(
+        &self,
+        request: Request<proto::GetDocumentRequest>,
+    ) -> Result<Response<proto::GetDocumentResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let target = Target::parse("target", &request.into_inner().target)?;
+            let key = TargetKey { account: caller.account.clone(), target };
+            let found = self.engine().store().document(&key).await?;
+            let found = found.filter(|document| document.exists);
+            let document = found.ok_or(Refusal::NoSuchDocument)?;
+            Ok(proto::GetDocumentResponse { document: Some(operations::document(&document)) })
+        };
+        self.answer(answer.await)
+    }
+
+    async fn list_documents(
+        &self,
+        request: Request<proto::ListDocumentsRequest>,
+    ) -> Result<Response<proto::ListDocumentsResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            self.list_documents_of(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+}
+
+impl Api {
+    async fn list_documents_of(
+        &self,
+        account: &Account,
+        request: proto::ListDocumentsRequest,
+    ) -> Result<proto::ListDocumentsResponse, Refused> {
+        let size = lists::page_size(request.page_size)?;
+        let prefix = request.target_prefix;
+        if prefix.len() > TARGET_BYTES_MAX || prefix.chars().any(char::is_control) {
+            let problem =
+                format!("must be at most {TARGET_BYTES_MAX} bytes without control characters");
+            return Err(Invalid::new("target_prefix", problem).into());
+        }
+        let filter = sha2::Sha256::digest(&prefix).into();
+        let pages = self.pages(account, "documents", filter);
+        let after = pages.open(&request.page_token)?.map(unpack_name).transpose()?;
+        let after = after.map(|target| Target::from_stored(&target));
+        let store = self.engine().store();
+        let found = store.list_documents(account, &prefix, after.as_ref(), size).await?;
+        let next = is_full(&found, size).then(|| found.last()).flatten();
+        let next = next.map(|document| document.key.target.as_str().as_bytes());
+        Ok(proto::ListDocumentsResponse {
+            documents: found.iter().map(operations::document).collect(),
+            next_page_token: pages.seal(next),
+        })
+    }
+}

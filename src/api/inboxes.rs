@@ -1,0 +1,212 @@
+//! InboxService: delivery of results, apart from the operations themselves.
+
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{
+    Api,
+    auth::{Permission, Principal},
+    caller,
+    convert::{inboxes as convert, lists, operations},
+    pages::{unpack_name, unpack_number},
+    status::Refused,
+    unexpected,
+};
+use crate::{
+    domain::{
+        command::{Command, Reply},
+        delivery::InboxKey,
+        ids::{Account, ConsumerId, InboxName},
+        refusal::Refusal,
+    },
+    proto::{self, inbox_service_server::InboxService},
+    stream::{self, OpenStream},
+};
+
+type DeliveryStream =
+    Pin<Box<dyn Stream<Item = Result<proto::StreamDeliveriesResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl InboxService for Api {
+    type StreamDeliveriesStream = DeliveryStream;
+
+    async fn stream_deliveries(
+        &self,
+        request: Request<proto::StreamDeliveriesRequest>,
+    ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Receive)?;
+            self.stream(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn ack_deliveries(
+        &self,
+        request: Request<proto::AckDeliveriesRequest>,
+    ) -> Result<Response<proto::AckDeliveriesResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Ack)?;
+            self.ack(&caller, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn list_deliveries(
+        &self,
+        request: Request<proto::ListDeliveriesRequest>,
+    ) -> Result<Response<proto::ListDeliveriesResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            self.list_deliveries_of(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn get_inbox(
+        &self,
+        request: Request<proto::GetInboxRequest>,
+    ) -> Result<Response<proto::GetInboxResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let key = key(&caller.account, &request.into_inner().inbox)?;
+            let found = self.engine().store().inbox(&key).await?;
+            let found = found.ok_or(Refusal::NoSuchInbox)?;
+            let oldest = self.engine().store().oldest_open(&key).await?;
+            let inbox = convert::inbox(&found, oldest.as_ref(), self.engine().policy());
+            Ok(proto::GetInboxResponse { inbox: Some(inbox) })
+        };
+        self.answer(answer.await)
+    }
+
+    async fn list_inboxes(
+        &self,
+        request: Request<proto::ListInboxesRequest>,
+    ) -> Result<Response<proto::ListInboxesResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            self.list_inboxes_of(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+}
+
+fn key(account: &Account, name: &str) -> Result<InboxKey, Refused> {
+    Ok(InboxKey { account: account.clone(), inbox: InboxName::parse(name)? })
+}
+
+impl Api {
+    async fn stream(
+        &self,
+        account: &Account,
+        request: proto::StreamDeliveriesRequest,
+    ) -> Result<DeliveryStream, Refused> {
+        let engine = self.engine();
+        let open = OpenStream {
+            inbox: key(account, &request.inbox)?,
+            consumer: self.consumer(&request.consumer_id)?,
+            window: convert::window(request.window, engine.policy())?,
+            resume_token: request.resume_token,
+        };
+        let frames =
+            stream::open(engine, open, self.0.streams.clone(), self.drain().clone()).await?;
+        let opening = convert::Opening {
+            store_epoch: engine.store().facts().epoch.clone(),
+            policy: engine.policy().clone(),
+        };
+        let api = self.clone();
+        Ok(Box::pin(ReceiverStream::new(frames).map(move |frame| match frame {
+            Ok(frame) => Ok(convert::frame(frame, &opening)),
+            Err(refusal) => Err(api.status(refusal.into())),
+        })))
+    }
+
+    /// The caller's consumer, or one for this stream only.
+    fn consumer(&self, id: &str) -> Result<ConsumerId, Refused> {
+        if !id.is_empty() {
+            return Ok(ConsumerId::parse(id)?);
+        }
+        let [high, low] = [self.engine().seams().random(), self.engine().seams().random()];
+        Ok(ConsumerId::parse(&format!("c-{high:016x}{low:016x}"))?)
+    }
+
+    async fn ack(
+        &self,
+        caller: &Principal,
+        request: proto::AckDeliveriesRequest,
+    ) -> Result<proto::AckDeliveriesResponse, Refused> {
+        let targets = convert::ack_targets(&request.deliveries)?;
+        if !request.consumer_id.is_empty() {
+            ConsumerId::parse(&request.consumer_id)?;
+        }
+        let command = Command::Ack {
+            account: caller.account.clone(),
+            targets,
+            subject: caller.subject.clone(),
+            consumer: request.consumer_id,
+        };
+        match self.engine().run(command).await? {
+            Reply::Acked(acked) => Ok(proto::AckDeliveriesResponse {
+                results: acked.iter().map(convert::ack_result).collect(),
+            }),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    async fn list_deliveries_of(
+        &self,
+        account: &Account,
+        request: proto::ListDeliveriesRequest,
+    ) -> Result<proto::ListDeliveriesResponse, Refused> {
+        use sha2::Digest;
+        let size = lists::page_size(request.page_size)?;
+        let states = lists::delivery_states("states", &request.states)?;
+        let key = key(account, &request.inbox)?;
+        let filter = sha2::Sha256::digest(format!("{:?} {states:?}", key.inbox)).into();
+        let pages = self.pages(account, "deliveries", filter);
+        let after = pages.open(&request.page_token)?;
+        let after = after.map(|packed| unpack_number(&packed)).transpose()?.unwrap_or(0);
+        let store = self.engine().store();
+        if store.inbox(&key).await?.is_none() {
+            return Err(Refusal::NoSuchInbox.into());
+        }
+        let found = store.list_deliveries(&key, after, &states, size).await?;
+        let next = is_full(&found, size).then(|| found.last()).flatten();
+        let next = next.map(|delivery| delivery.key.sequence.to_be_bytes());
+        Ok(proto::ListDeliveriesResponse {
+            deliveries: found.iter().map(operations::delivery).collect(),
+            next_page_token: pages.seal(next.as_ref().map(<[u8; 8]>::as_slice)),
+        })
+    }
+
+    async fn list_inboxes_of(
+        &self,
+        account: &Account,
+        request: proto::ListInboxesRequest,
+    ) -> Result<proto::ListInboxesResponse, Refused> {
+        let size = lists::page_size(request.page_size)?;
+        let pages = self.pages(account, "inboxes", [0; 32]);
+        let after = pages.open(&request.page_token)?.map(unpack_name).transpose()?;
+        let store = self.engine().store();
+        let found = store.list_inboxes(account, &after.unwrap_or_default(), size).await?;
+        let mut inboxes = Vec::with_capacity(found.len());
+        for inbox in &found {
+            let oldest = match inbox.pending + inbox.in_flight {
+                0 => None,
+                _ => store.oldest_open(&inbox.key).await?,
+            };
+            inboxes.push(convert::inbox(inbox, oldest.as_ref(), self.engine().policy()));
+        }
+        let next = is_full(&found, size).then(|| found.last()).flatten();
+        let next = next.map(|inbox| inbox.key.inbox.as_str().as_bytes());
+        Ok(proto::ListInboxesResponse { inboxes, next_page_token: pages.seal(next) })
+    }
+}
+
+/// Whether more may follow a page.
+pub(super) fn is_full<T>(page: &[T], size: i64) -> bool {
+    i64::try_from(page.len()).is_ok_and(|length| length >= size)
+}

@@ -1,0 +1,98 @@
+//! Everything between the gRPC socket and the engine: one file per service.
+//!
+//! What must stay true: this folder alone knows `tonic` and the protocol's types; a handler reads
+//! like a table of contents (caller, convert, run, convert); a mutation is a command of the
+//! engine, and never depends on its caller staying. Deliberately not here: any rule.
+
+mod admin;
+pub mod auth;
+pub mod convert;
+mod deadline;
+mod documents;
+pub mod health;
+mod inboxes;
+mod operation_lists;
+mod operations;
+mod pages;
+mod shown;
+pub mod shutdown;
+pub mod status;
+mod submits;
+pub mod transport;
+mod watch;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tonic::{Response, Status};
+
+use self::{auth::Permission, pages::Pages, status::Refused};
+use crate::{
+    domain::{command::Reply, ids::Account, refusal::Refusal},
+    engine::Engine,
+    stream::StreamSettings,
+    telemetry,
+};
+
+/// What every service holds; clones share one engine.
+#[derive(Clone, Debug)]
+pub struct Api(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    engine: Engine,
+    streams: StreamSettings,
+    drain: CancellationToken,
+}
+
+impl Api {
+    /// Services in front of `engine`; their streams end when `drain` is cancelled.
+    pub fn new(engine: Engine, streams: StreamSettings, drain: CancellationToken) -> Self {
+        Api(Arc::new(Parts { engine, streams, drain }))
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    fn drain(&self) -> &CancellationToken {
+        &self.0.drain
+    }
+
+    fn pages<'a>(
+        &'a self,
+        account: &'a Account,
+        list: &'static str,
+        filter_hash: [u8; 32],
+    ) -> Pages<'a> {
+        let key = &self.engine().store().facts().token_key;
+        Pages { key, account, list, filter_hash }
+    }
+
+    /// The one place where an answer or a refusal becomes what tonic sends.
+    fn answer<T>(&self, result: Result<T, Refused>) -> Result<Response<T>, Status> {
+        result.map(Response::new).map_err(|refused| self.status(refused))
+    }
+
+    fn status(&self, refused: Refused) -> Status {
+        telemetry::refused(refused.refusal.reason());
+        // The process's clock only turns a known time into a hint of how long to wait.
+        refused.into_status(self.engine().seams().now())
+    }
+}
+
+/// The verified caller, if it may.
+fn caller<T>(
+    request: &tonic::Request<T>,
+    permission: Permission,
+) -> Result<Arc<auth::Principal>, Refused> {
+    let caller = auth::principal(request)?;
+    caller.may(permission)?;
+    Ok(caller)
+}
+
+/// A reply of another kind than its command's: a fault of ours.
+fn unexpected(reply: &Reply) -> Refusal {
+    tracing::error!(reply = ?std::mem::discriminant(reply), "a reply of another kind");
+    Refusal::Internal
+}

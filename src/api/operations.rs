@@ -1,0 +1,271 @@
+//! OperationService: identity, effects and receipts.
+
+use std::sync::Arc;
+
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{
+    Api,
+    auth::{self, Permission, Principal},
+    caller,
+    convert::{self, Identity, operations, times},
+    status::Refused,
+    unexpected,
+};
+use crate::{
+    domain::{
+        command::{Command, Reply},
+        ids::{Account, Invalid},
+        intent, recovery,
+        refusal::Refusal,
+        standing,
+    },
+    proto::{self, operation_service_server::OperationService},
+};
+
+/// Look-ups of one batch at most: each answers with a whole receipt.
+const BATCH_MAX: usize = 100;
+
+#[tonic::async_trait]
+impl OperationService for Api {
+    type WatchOperationStream = ReceiverStream<Result<proto::WatchOperationResponse, Status>>;
+
+    async fn submit_operation(
+        &self,
+        request: Request<proto::SubmitOperationRequest>,
+    ) -> Result<Response<proto::SubmitOperationResponse>, Status> {
+        let answer = async {
+            let caller = auth::principal(&request)?;
+            let (metadata, _, request) = request.into_parts();
+            self.submit(&caller, request, &metadata).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn batch_submit_operations(
+        &self,
+        request: Request<proto::BatchSubmitOperationsRequest>,
+    ) -> Result<Response<proto::BatchSubmitOperationsResponse>, Status> {
+        let answer = async {
+            let caller = auth::principal(&request)?;
+            let (metadata, _, request) = request.into_parts();
+            self.batch_submit(caller, request.requests, &metadata).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn get_operation(
+        &self,
+        request: Request<proto::GetOperationRequest>,
+    ) -> Result<Response<proto::GetOperationResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let request = request.into_inner();
+            let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
+            let mut results = self.get(&caller.account, vec![identity]).await?;
+            results.pop().ok_or_else(|| Refusal::Internal.into())
+        };
+        self.answer(answer.await)
+    }
+
+    async fn batch_get_operations(
+        &self,
+        request: Request<proto::BatchGetOperationsRequest>,
+    ) -> Result<Response<proto::BatchGetOperationsResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let identities = identities(&request.into_inner().requests)?;
+            let results = self.get(&caller.account, identities).await?;
+            Ok(proto::BatchGetOperationsResponse { results })
+        };
+        self.answer(answer.await)
+    }
+
+    async fn list_operations(
+        &self,
+        request: Request<proto::ListOperationsRequest>,
+    ) -> Result<Response<proto::ListOperationsResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            self.list(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn watch_operation(
+        &self,
+        request: Request<proto::WatchOperationRequest>,
+    ) -> Result<Response<Self::WatchOperationStream>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let request = request.into_inner();
+            let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
+            self.watch(&caller, identity.key(&caller.account)).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn cancel_operation(
+        &self,
+        request: Request<proto::CancelOperationRequest>,
+    ) -> Result<Response<proto::CancelOperationResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Submit)?;
+            self.cancel(caller, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn list_operation_events(
+        &self,
+        request: Request<proto::ListOperationEventsRequest>,
+    ) -> Result<Response<proto::ListOperationEventsResponse>, Status> {
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            self.events(&caller.account, request.into_inner()).await
+        };
+        self.answer(answer.await)
+    }
+
+    async fn compute_intent_digest(
+        &self,
+        request: Request<proto::ComputeIntentDigestRequest>,
+    ) -> Result<Response<proto::ComputeIntentDigestResponse>, Status> {
+        let answer = async {
+            caller(&request, Permission::Submit)?;
+            let policy = self.engine().policy();
+            let intent = convert::submit::intent(request.into_inner().intent, policy)?;
+            let (digest, canonical) = intent::digest(&intent)?;
+            Ok(proto::ComputeIntentDigestResponse {
+                intent_digest: digest.whole.to_vec(),
+                digest_version: digest.version.into(),
+                canonical_arguments: canonical.to_vec(),
+            })
+        };
+        self.answer(answer.await)
+    }
+}
+
+fn identities(requests: &[proto::GetOperationRequest]) -> Result<Vec<Identity>, Refused> {
+    if requests.len() > BATCH_MAX {
+        return Err(Invalid::new("requests", format!("must be at most {BATCH_MAX}")).into());
+    }
+    let read = |(place, request): (usize, &proto::GetOperationRequest)| {
+        convert::identity(&request.operation_id, request.mint_time.as_ref()).map_err(|invalid| {
+            let field = format!("requests[{place}].{}", invalid.field);
+            Refused::from(Invalid { field, ..invalid })
+        })
+    };
+    requests.iter().enumerate().map(read).collect()
+}
+
+impl Api {
+    /// What is known about each id, in the order asked. Records are read before the account's
+    /// times and the clock: a record that was not there when it was read may only arrive if these
+    /// still admit it.
+    async fn get(
+        &self,
+        account: &Account,
+        identities: Vec<Identity>,
+    ) -> Result<Vec<proto::GetOperationResponse>, Refused> {
+        let store = self.engine().store();
+        let keys: Vec<_> = identities.iter().map(|identity| identity.key(account)).collect();
+        let found = store.look_up(&keys).await?;
+        let row = match found.iter().all(|found| found.operation.is_some()) {
+            true => None,
+            false => store.account(account).await?,
+        };
+        let now = store.now().await?;
+        let answer = |(identity, found): (Identity, _)| match super::shown::Shown::of_look_up(found)
+        {
+            Some(shown) => recorded(&identity, &shown, now),
+            None => {
+                let policy = self.engine().policy();
+                absent(
+                    &identity,
+                    standing::admit(identity.mint_time, row.as_ref(), policy, now),
+                    now,
+                )
+            }
+        };
+        Ok(identities.into_iter().zip(found).map(answer).collect())
+    }
+
+    async fn cancel(
+        &self,
+        caller: Arc<Principal>,
+        request: proto::CancelOperationRequest,
+    ) -> Result<proto::CancelOperationResponse, Refused> {
+        let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
+        let key = identity.key(&caller.account);
+        let reason = convert::reason(&request.reason).map_err(Refusal::Invalid);
+        let command = Command::Cancel {
+            key: key.clone(),
+            mint_time: identity.mint_time,
+            reason: reason.map_err(Refused::about(&key.id))?,
+            subject: caller.subject.clone(),
+        };
+        let reply = self.engine().run(command).await.map_err(Refused::about(&key.id))?;
+        let (outcome, operation, delivery) = match reply {
+            Reply::Cancelled { outcome, operation, delivery } => (outcome, operation, delivery),
+            other => return Err(Refused::about(&key.id)(unexpected(&other))),
+        };
+        let mut shown = super::shown::Shown {
+            operation: *operation,
+            deliveries: delivery.map(|delivery| *delivery).into_iter().collect(),
+            projected: None,
+            waiting_for: None,
+        };
+        if shown.lacks_something()
+            && let Some(read) = self.look_up_again(&key).await
+        {
+            shown = read;
+        }
+        Ok(proto::CancelOperationResponse {
+            outcome: operations::cancel_outcome(outcome).into(),
+            operation: Some(shown.operation()),
+            deliveries: shown.deliveries(),
+            recovery: Some(shown.recovery(None)),
+        })
+    }
+}
+
+fn recorded(
+    asked: &Identity,
+    shown: &super::shown::Shown,
+    now: crate::domain::ids::Timestamp,
+) -> proto::GetOperationResponse {
+    let stored = shown.operation.mint_time;
+    let remarks = (stored != asked.mint_time).then(|| {
+        format!("the id is recorded with another mint time: {} ms since 1970", stored.millis())
+    });
+    proto::GetOperationResponse {
+        operation_id: asked.id.to_string(),
+        standing: proto::Standing::Recorded.into(),
+        operation: Some(shown.operation()),
+        deliveries: shown.deliveries(),
+        recovery: Some(shown.recovery(None)),
+        projection: shown.projection(),
+        store_time: Some(times::timestamp(now)),
+        remarks: remarks.into_iter().collect(),
+    }
+}
+
+fn absent(
+    asked: &Identity,
+    admitted: Result<(), Refusal>,
+    now: crate::domain::ids::Timestamp,
+) -> proto::GetOperationResponse {
+    let standing = match admitted {
+        Err(Refusal::EvidenceExpired { .. }) => proto::Standing::EvidenceExpired,
+        Ok(()) | Err(_) => proto::Standing::NotAcceptedYet,
+    };
+    proto::GetOperationResponse {
+        operation_id: asked.id.to_string(),
+        standing: standing.into(),
+        recovery: Some(operations::recovery(recovery::of_absent(&asked.id, &admitted))),
+        store_time: Some(times::timestamp(now)),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,125 @@
+//! HTTP/2 settings and the routes of all services.
+//!
+//! What must stay true: every limit that a library leaves open is set here, with its reason
+//! (reliability T20–T22, section 7.1). No maximum connection age: its grace is broken upstream, and
+//! our streams end themselves with jitter.
+
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    service::Routes,
+    transport::{Server, server::Connected},
+};
+use tower::util::MapRequestLayer;
+
+use super::{
+    Api,
+    auth::{self, Access},
+    health::Health,
+    shutdown::UntilDrain,
+};
+use crate::proto::{
+    self, admin_service_server::AdminServiceServer, document_service_server::DocumentServiceServer,
+    inbox_service_server::InboxServiceServer, operation_service_server::OperationServiceServer,
+};
+
+/// Streams of one connection: an editor needs a handful; without a limit one client holds all.
+const STREAMS_MAX: u32 = 100;
+/// A silent peer is asked after this long, and let go after that: a frozen one holds its results
+/// for 30 s in all.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Resets that a peer may cause by its own faults before its connection ends; tonic would leave
+/// this open.
+const LOCAL_RESETS_MAX: usize = 256;
+/// Headers of a call: a token and a trace context fit many times.
+const HEADER_LIST_BYTES_MAX: u32 = 8 * 1024;
+/// One stream's window; holds the largest arguments.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The connection's window: several times a stream's, so that one unread stream never starves
+/// the others.
+const CONNECTION_WINDOW_BYTES: u32 = 4 * STREAM_WINDOW_BYTES;
+/// A request at most: a batch of submits with ordinary arguments.
+const DECODED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// An answer at most: a page of receipts.
+const ENCODED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Serves all services on what `incoming` accepts, until `stop`; returns when every connection
+/// has ended.
+///
+/// # Errors
+/// When the connections cannot be served at all.
+pub async fn serve<IO, E>(
+    api: Api,
+    access: Access,
+    health: &Health,
+    incoming: impl Stream<Item = Result<IO, E>>,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error>
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let routes = routes(api, health);
+    let identify = MapRequestLayer::new(move |request: http::Request<tonic::body::Body>| {
+        auth::identify(&access, request)
+    });
+    Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
+        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        // A peer that connects and sends nothing ends at once on shutdown (gotcha 7).
+        .accept_http1(true)
+        .layer(identify)
+        .serve_with_incoming_shutdown(routes, incoming, stop.cancelled_owned())
+        .await
+}
+
+fn routes(api: Api, health: &Health) -> Routes {
+    let drain = api.drain().clone();
+    Routes::new(
+        OperationServiceServer::new(api.clone())
+            .max_decoding_message_size(DECODED_BYTES_MAX)
+            .max_encoding_message_size(ENCODED_BYTES_MAX),
+    )
+    .add_service(
+        InboxServiceServer::new(api.clone())
+            .max_decoding_message_size(DECODED_BYTES_MAX)
+            .max_encoding_message_size(ENCODED_BYTES_MAX),
+    )
+    .add_service(
+        DocumentServiceServer::new(api.clone())
+            .max_decoding_message_size(DECODED_BYTES_MAX)
+            .max_encoding_message_size(ENCODED_BYTES_MAX),
+    )
+    .add_service(
+        AdminServiceServer::new(api)
+            .max_decoding_message_size(DECODED_BYTES_MAX)
+            .max_encoding_message_size(ENCODED_BYTES_MAX),
+    )
+    .add_service(UntilDrain::new(health.service(), drain.clone()))
+    .add_service(UntilDrain::new(
+        reflection().build_v1().expect("the descriptors were compiled into this binary"),
+        drain.clone(),
+    ))
+    .add_service(UntilDrain::new(
+        reflection().build_v1alpha().expect("the descriptors were compiled into this binary"),
+        drain,
+    ))
+    .prepare()
+}
+
+/// Knows google.rpc too: without it, common tools cannot show the details of our errors.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

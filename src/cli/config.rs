@@ -1,0 +1,58 @@
+//! `receiptd config`: what is in force, and whether it is right.
+
+use std::process::ExitCode;
+
+use super::{Failure, serve::ServeArgs, server_args};
+use crate::{api::auth::Access, config::Loaded};
+
+/// What to do with the settings.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConfigAction,
+}
+
+/// Check or show.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum ConfigAction {
+    /// Say whether a server would start with these settings
+    Check(ServeArgs),
+    /// Print every setting in force with its source, as a settings file; secrets left out
+    Show(ServeArgs),
+}
+
+/// Runs the action.
+pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
+    match &args.action {
+        ConfigAction::Check(args) => {
+            let loaded = server_args::load(args, args.server.config.as_ref())?;
+            if let Some(file) = &loaded.config.access_file {
+                Access::from_file(file).map_err(Failure::plain)?;
+            }
+            println!("the settings are good");
+        }
+        ConfigAction::Show(args) => {
+            print!("{}", shown(&server_args::load(args, args.server.config.as_ref())?));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The settings as a file, each with its source; those without a value as comments.
+fn shown(loaded: &Loaded) -> String {
+    let mut text = String::new();
+    let mut in_policy = false;
+    for setting in loaded.shown() {
+        let (name, source) = (setting.key.trim_start_matches("policy."), &setting.source);
+        if setting.key.starts_with("policy.") && !in_policy {
+            in_policy = true;
+            text.push_str("\n[policy]\n");
+        }
+        text.push_str(&match setting.value {
+            Some(value) => format!("{name} = {value}  # {source}\n"),
+            None => format!("# {name} is not set\n"),
+        });
+    }
+    text
+}

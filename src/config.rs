@@ -1,0 +1,259 @@
+//! Every setting, typed: flag > environment > file > default.
+//!
+//! What must stay true: an unknown key is an error that names where it came from; the settings are
+//! checked as a whole before anything opens; a secret never reaches a text. Every limit says why
+//! it has its value. Deliberately not here: the flags themselves (`cli/server_args.rs`).
+
+mod sources;
+pub mod store_url;
+mod texts;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    sources::{Loaded, ShownSetting},
+    store_url::StoreUrl,
+    texts::{format_span, option_span_text, parse_span, span_text},
+};
+use crate::domain::{ids::Span, policy::Policy};
+
+/// Why the settings cannot be used. Names the setting and where it came from.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON elsewhere.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Pretty,
+}
+
+/// The whole configuration of a server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where gRPC is served. Loopback by default: nobody is exposed by accident.
+    pub listen: SocketAddr,
+    /// Where probes and metrics are served: apart from gRPC, because probes speak plain text.
+    pub admin_listen: SocketAddr,
+    /// Where `dev` keeps its store.
+    pub data_dir: PathBuf,
+    /// The store of `serve`: `postgres://…` or `sqlite:PATH`.
+    pub store: Option<StoreUrl>,
+    /// The file with the hashes of the tokens.
+    pub access_file: Option<PathBuf>,
+    /// The certificate chain, PEM. With it comes `tls_key`.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Lanes that commit in parallel. Two keep a small machine busy; more only help when the
+    /// store's flushes are slow.
+    pub lanes: usize,
+    /// Connections to PostgreSQL: one per lane, and some for reads beside them.
+    pub pool_size: usize,
+    /// How often what is due is looked for, and what waits is re-read: a lost hint costs at most
+    /// this long.
+    #[serde(with = "span_text")]
+    pub sweep_interval: Span,
+    /// How often a silent stream shows a sign of life: a third of the 60 s after which proxies
+    /// commonly cut an idle connection.
+    #[serde(with = "span_text")]
+    pub heartbeat: Span,
+    /// How long a frame may wait to be taken before its stream ends, resumable: long enough for a
+    /// laptop's hiccup, short enough that a frozen client holds nothing for ever.
+    #[serde(with = "span_text")]
+    pub write_stall: Span,
+    /// How old a stream becomes before it ends itself, with jitter: connections move to new
+    /// replicas within this time.
+    #[serde(with = "span_text")]
+    pub stream_age: Span,
+    /// How long the end may take after the first signal, all phases together: below the 30 s
+    /// after which orchestrators kill.
+    #[serde(with = "span_text")]
+    pub drain_deadline: Span,
+    /// The clocks and limits of the contract.
+    pub policy: PolicySettings,
+}
+
+/// The clocks and limits of contract sections 6 and 8, as settings. [`Policy`] says what each is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "each field is described at the field of `Policy` of its name")]
+pub struct PolicySettings {
+    #[serde(with = "span_text")]
+    pub admission_window: Span,
+    #[serde(with = "span_text")]
+    pub record_retention: Span,
+    #[serde(with = "span_text")]
+    pub tombstone_retention: Span,
+    #[serde(with = "span_text")]
+    pub ack_window: Span,
+    #[serde(with = "span_text")]
+    pub ack_deadline: Span,
+    pub retry_budget: i32,
+    #[serde(with = "span_text")]
+    pub backoff_first: Span,
+    #[serde(with = "span_text")]
+    pub backoff_limit: Span,
+    #[serde(with = "span_text")]
+    pub lock_limit: Span,
+    #[serde(with = "span_text")]
+    pub start_deadline: Span,
+    #[serde(with = "span_text")]
+    pub max_clock_skew: Span,
+    pub inbox_slots: i64,
+    pub inboxes_max: i64,
+    pub in_flight_max: i64,
+    pub arguments_bytes_max: usize,
+    pub document_bytes_max: usize,
+    #[serde(with = "span_text")]
+    pub consumer_lease: Span,
+}
+
+/// Arguments and documents stay below this: a client decodes 4 MiB by default, and its envelope
+/// needs room.
+const BODY_BYTES_LIMIT: usize = 3 * 1024 * 1024;
+/// More lanes than this only fight over the store.
+const LANES_LIMIT: usize = 64;
+/// PostgreSQL allows 100 connections by default, for all replicas together.
+const POOL_LIMIT: usize = 100;
+
+impl Default for Config {
+    fn default() -> Self {
+        let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        Config {
+            listen: local(7070),
+            admin_listen: local(7071),
+            data_dir: PathBuf::from("./receiptd-data"),
+            store: None,
+            access_file: None,
+            tls_cert: None,
+            tls_key: None,
+            log_format: LogFormat::Auto,
+            lanes: 2,
+            pool_size: 8,
+            sweep_interval: Span::seconds(1),
+            heartbeat: Span::seconds(20),
+            write_stall: Span::seconds(30),
+            stream_age: Span::minutes(30),
+            drain_deadline: Span::seconds(10),
+            policy: PolicySettings::from(Policy::default()),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the settings from the process's environment, from `file`, and from `flags`: a value
+    /// whose absent members are left out when it is serialised.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for an unknown key, a value that cannot be read, or a contradiction.
+    pub fn load(flags: &impl Serialize, file: Option<&Path>) -> Result<Loaded, ConfigError> {
+        sources::load(flags, std::env::vars(), file)
+    }
+
+    /// Checks the settings as a whole.
+    ///
+    /// # Errors
+    /// One sentence that names the setting and its limit, or the two that contradict each other.
+    pub fn check(&self) -> Result<(), String> {
+        self.policy.to_policy().check()?;
+        let spans = [
+            ("sweep_interval", self.sweep_interval),
+            ("heartbeat", self.heartbeat),
+            ("write_stall", self.write_stall),
+            ("stream_age", self.stream_age),
+            ("drain_deadline", self.drain_deadline),
+        ];
+        if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span < Span::millis(10)) {
+            return Err(format!("{name} must be at least 10ms"));
+        }
+        if self.policy.consumer_lease < self.heartbeat + self.heartbeat {
+            return Err("consumer_lease must be at least twice the heartbeat: a stream that \
+                        misses one would lose its place otherwise"
+                .to_owned());
+        }
+        if !(1..=LANES_LIMIT).contains(&self.lanes) {
+            return Err(format!("lanes must be 1 to {LANES_LIMIT}"));
+        }
+        if !(self.lanes + 1..=POOL_LIMIT).contains(&self.pool_size) {
+            return Err(format!(
+                "pool_size must be more than lanes ({}), and at most {POOL_LIMIT}",
+                self.lanes
+            ));
+        }
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Err("tls_cert and tls_key come together".to_owned());
+        }
+        let bodies = [
+            ("arguments_bytes_max", self.policy.arguments_bytes_max),
+            ("document_bytes_max", self.policy.document_bytes_max),
+        ];
+        match bodies.into_iter().find(|(_, size)| !(1..=BODY_BYTES_LIMIT).contains(size)) {
+            Some((name, _)) => Err(format!("{name} must be 1 to {BODY_BYTES_LIMIT}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PolicySettings {
+    /// The policy that these settings mean.
+    pub fn to_policy(&self) -> Policy {
+        Policy {
+            admission_window: self.admission_window,
+            record_retention: self.record_retention,
+            tombstone_retention: self.tombstone_retention,
+            ack_window: self.ack_window,
+            ack_deadline: self.ack_deadline,
+            retry_budget: self.retry_budget,
+            backoff_first: self.backoff_first,
+            backoff_limit: self.backoff_limit,
+            lock_limit: self.lock_limit,
+            start_deadline: self.start_deadline,
+            max_clock_skew: self.max_clock_skew,
+            inbox_slots: self.inbox_slots,
+            inboxes_max: self.inboxes_max,
+            in_flight_max: self.in_flight_max,
+            arguments_bytes_max: self.arguments_bytes_max,
+            document_bytes_max: self.document_bytes_max,
+            consumer_lease: self.consumer_lease,
+        }
+    }
+}
+
+impl From<Policy> for PolicySettings {
+    fn from(policy: Policy) -> Self {
+        PolicySettings {
+            admission_window: policy.admission_window,
+            record_retention: policy.record_retention,
+            tombstone_retention: policy.tombstone_retention,
+            ack_window: policy.ack_window,
+            ack_deadline: policy.ack_deadline,
+            retry_budget: policy.retry_budget,
+            backoff_first: policy.backoff_first,
+            backoff_limit: policy.backoff_limit,
+            lock_limit: policy.lock_limit,
+            start_deadline: policy.start_deadline,
+            max_clock_skew: policy.max_clock_skew,
+            inbox_slots: policy.inbox_slots,
+            inboxes_max: policy.inboxes_max,
+            in_flight_max: policy.in_flight_max,
+            arguments_bytes_max: policy.arguments_bytes_max,
+            document_bytes_max: policy.document_bytes_max,
+            consumer_lease: policy.consumer_lease,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Where settings come from, in order of rank, and what is said when one of them is wrong.
+
+use std::{collections::BTreeMap, path::Path};
+
+use figment::{
+    Figment, Metadata, Profile, Provider,
+    providers::{Format, Serialized, Toml},
+    value::{Dict, Map, Value},
+};
+use serde::Serialize;
+
+use super::{Config, ConfigError, PolicySettings};
+use crate::domain::ids::Span;
+
+/// What all variables of ours begin with.
+const PREFIX: &str = "RECEIPTD_";
+
+/// Variables that are not settings of a server: those of the client's commands and of tests, and
+/// the ones that Kubernetes sets in every pod beside a service named `receiptd`.
+const FOREIGN: [&str; 10] = [
+    "config",
+    "endpoint",
+    "token",
+    "token_file",
+    "inbox",
+    "journal",
+    "test_",
+    "client_",
+    "port",
+    "service_",
+];
+
+/// Connections for reads beside those of the lanes, unless somebody chose the pool's size.
+const READERS: usize = 4;
+/// The source of what nobody chose.
+const DEFAULT: &str = "default";
+
+/// The settings in force, and where each came from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The settings, checked.
+    pub config: Config,
+    figment: Figment,
+}
+
+/// One setting, as `config show` prints it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ShownSetting {
+    /// Its key, `policy.` before those of the policy table.
+    pub key: String,
+    /// Its value as TOML; secrets left out. Absent where there is none.
+    pub value: Option<String>,
+    /// Where it came from.
+    pub source: String,
+}
+
+/// Reads, extracts and checks.
+pub(super) fn load(
+    flags: &impl Serialize,
+    variables: impl Iterator<Item = (String, String)>,
+    file: Option<&Path>,
+) -> Result<Loaded, ConfigError> {
+    let mut figment = Figment::from(Defaults);
+    if let Some(path) = file {
+        if !path.is_file() {
+            return Err(ConfigError(format!("there is no file {}", path.display())));
+        }
+        figment = figment.merge(Toml::file_exact(path));
+    }
+    figment = figment.merge(Environment(variables.filter_map(ours).collect()));
+    figment = figment.merge(Flags(Serialized::defaults(flags)));
+    let mut config: Config = figment.extract().map_err(told)?;
+    give_way(&mut config, |key| source_of(&figment, key) == DEFAULT);
+    config.check().map_err(|problem| ConfigError(with_sources(&figment, &problem)))?;
+    Ok(Loaded { config, figment })
+}
+
+/// A default gives way where it would contradict a setting that somebody chose: `--ack-window 6s`
+/// alone is enough.
+fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
+    let policy = &mut config.policy;
+    if is_default("policy.ack_deadline") {
+        policy.ack_deadline = policy.ack_deadline.min(policy.ack_window);
+    }
+    if is_default("policy.backoff_first") {
+        policy.backoff_first = policy.backoff_first.min(policy.backoff_limit);
+    }
+    if is_default("policy.backoff_limit") {
+        policy.backoff_limit = policy.backoff_limit.max(policy.backoff_first);
+    }
+    if is_default("heartbeat") {
+        config.heartbeat = config.heartbeat.min(Span(policy.consumer_lease.0 / 2));
+    }
+    if is_default("policy.consumer_lease") {
+        policy.consumer_lease = policy.consumer_lease.max(config.heartbeat + config.heartbeat);
+    }
+    if is_default("pool_size") {
+        config.pool_size = config.pool_size.max(config.lanes.saturating_add(READERS));
+    }
+}
+
+impl Loaded {
+    /// Every setting in force with its source, for people and for a file.
+    pub fn shown(&self) -> Vec<ShownSetting> {
+        let settings = serde_json::to_value(&self.config).expect("settings are plain values");
+        let mut shown = Vec::new();
+        collect("", &settings, &mut |key, value| {
+            let value = match (key.as_str(), value) {
+                (_, serde_json::Value::Null) => None,
+                ("store", _) => self.config.store.as_ref().map(|url| quoted(&url.to_string())),
+                (_, serde_json::Value::String(text)) => Some(quoted(text)),
+                (_, other) => Some(other.to_string()),
+            };
+            let source = source_of(&self.figment, &key);
+            shown.push(ShownSetting { key, value, source });
+        });
+        shown
+    }
+}
+
+/// A JSON string is a TOML string as well.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn collect(
+    prefix: &str,
+    value: &serde_json::Value,
+    found: &mut impl FnMut(String, &serde_json::Value),
+) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (name, value) in members {
+                let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                collect(&key, value, found);
+            }
+        }
+        other => found(prefix.to_owned(), other),
+    }
+}
+
+fn source_of(figment: &Figment, key: &str) -> String {
+    let Some(metadata) = figment.find_metadata(key) else {
+        return DEFAULT.to_owned();
+    };
+    let name = key.trim_start_matches("policy.");
+    match (file_of(metadata), metadata.name.as_ref()) {
+        (Some(path), _) => format!("file {}", path.display()),
+        (None, "environment") => format!("environment {PREFIX}{}", name.to_uppercase()),
+        (None, "flag") => format!("flag --{}", name.replace('_', "-")),
+        (None, other) => other.to_owned(),
+    }
+}
+
+fn file_of(metadata: &Metadata) -> Option<&Path> {
+    metadata.source.as_ref()?.file_path()
+}
+
+/// A problem names its settings: adds where each of them came from.
+fn with_sources(figment: &Figment, problem: &str) -> String {
+    let words: Vec<&str> =
+        problem.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').collect();
+    let settings = serde_json::to_value(Config::default()).expect("settings are plain values");
+    let mut sources = Vec::new();
+    collect("", &settings, &mut |key, _| {
+        let name = key.trim_start_matches("policy.");
+        if words.contains(&name) {
+            sources.push(format!("{name} from {}", source_of(figment, &key)));
+        }
+    });
+    match sources.is_empty() {
+        true => problem.to_owned(),
+        false => format!("{problem} ({})", sources.join(", ")),
+    }
+}
+
+/// The first problem, in our words for the sources.
+fn told(error: figment::Error) -> ConfigError {
+    let key = error.path.join(".");
+    let place = error.metadata.as_ref().map_or_else(String::new, |metadata| {
+        match (file_of(metadata), metadata.name.as_ref()) {
+            (Some(path), _) => format!(" in file {}", path.display()),
+            (None, "environment") => {
+                let name = key.trim_start_matches("policy.").to_uppercase();
+                format!(" in environment {PREFIX}{name}")
+            }
+            (None, other) => format!(" in {other}"),
+        }
+    });
+    ConfigError(format!("setting {key}{place}: {}", error.kind))
+}
+
+/// The key of one of our variables; `None` for a variable of somebody else.
+fn ours((name, value): (String, String)) -> Option<(String, String)> {
+    let key = name.strip_prefix(PREFIX)?.to_ascii_lowercase();
+    let is_foreign = FOREIGN.into_iter().any(|foreign| match foreign.ends_with('_') {
+        true => key.starts_with(foreign),
+        false => key == foreign || key.starts_with(&format!("{foreign}_")),
+    });
+    (!is_foreign).then_some((key, value))
+}
+
+struct Defaults;
+
+impl Provider for Defaults {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(DEFAULT)
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Serialized::defaults(Config::default()).data()
+    }
+}
+
+struct Flags<T>(Serialized<T>);
+
+impl<T: Serialize> Provider for Flags<T> {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("flag")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        self.0.data()
+    }
+}
+
+/// Variables by key; those of the policy are named without its table.
+struct Environment(BTreeMap<String, String>);
+
+impl Provider for Environment {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("environment")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let default = PolicySettings::from(crate::domain::policy::Policy::default());
+        let policy_keys = serde_json::to_value(default).expect("settings are plain values");
+        let mut top = Dict::new();
+        let mut policy = Dict::new();
+        for (key, text) in &self.0 {
+            let value: Value = text.parse().unwrap_or_else(|never| match never {});
+            match policy_keys.get(key).is_some() {
+                true => policy.insert(key.clone(), value),
+                false => top.insert(key.clone(), value),
+            };
+        }
+        if !policy.is_empty() {
+            top.insert("policy".to_owned(), Value::from(policy));
+        }
+        Ok(Profile::Default.collect(top))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
+        let owned: Vec<_> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        owned.into_iter()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
+        let written = file("lanes = 3\npool_size = 9\n[policy]\nack_window = '1m'\n");
+        let environment = [("RECEIPTD_POOL_SIZE", "10"), ("RECEIPTD_ACK_WINDOW", "2m")];
+        let flags = json!({"policy": {"ack_window": "3m"}});
+        let loaded =
+            load(&flags, variables(&environment), Some(written.path())).expect("good settings");
+        assert_eq!(loaded.config.lanes, 3);
+        assert_eq!(loaded.config.pool_size, 10);
+        assert_eq!(loaded.config.policy.ack_window, Span::minutes(3));
+        assert_eq!(loaded.config.policy.ack_deadline, Span::seconds(30));
+        let shown = loaded.shown();
+        let source = |key: &str| {
+            shown.iter().find(|setting| setting.key == key).map(|setting| setting.source.as_str())
+        };
+        assert_eq!(source("policy.ack_window"), Some("flag --ack-window"));
+        assert_eq!(source("pool_size"), Some("environment RECEIPTD_POOL_SIZE"));
+        assert!(source("lanes").is_some_and(|source| source.starts_with("file ")));
+        assert_eq!(source("policy.ack_deadline"), Some("default"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_source() {
+        let written = file("[policy]\nack_windw = '1m'\n");
+        let error = load(&json!({}), variables(&[]), Some(written.path())).expect_err("unknown");
+        assert!(error.0.contains("ack_windw") && error.0.contains("in file"), "{error}");
+        let environment = [("RECEIPTD_LANE", "2")];
+        let error = load(&json!({}), variables(&environment), None).expect_err("unknown");
+        assert!(error.0.contains("RECEIPTD_LANE"), "{error}");
+    }
+
+    #[test]
+    fn variables_of_others_are_left_alone() {
+        let environment = [
+            ("RECEIPTD_PORT", "tcp://10.0.0.1:7070"),
+            ("RECEIPTD_PORT_7070_TCP", "tcp://10.0.0.1:7070"),
+            ("RECEIPTD_SERVICE_HOST", "10.0.0.1"),
+            ("RECEIPTD_TOKEN", "canary"),
+            ("RECEIPTD_TEST_POSTGRES", "postgres://x"),
+            ("HOME", "/"),
+        ];
+        let loaded = load(&json!({}), variables(&environment), None).expect("good settings");
+        assert_eq!(loaded.config, Config::default());
+    }
+
+    #[test]
+    fn a_contradiction_is_named_with_its_source() {
+        let environment = [("RECEIPTD_ADMISSION_WINDOW", "31d")];
+        let error = load(&json!({}), variables(&environment), None).expect_err("contradiction");
+        assert!(error.0.contains("record_retention"), "{error}");
+        let environment = [("RECEIPTD_LANES", "0")];
+        let error = load(&json!({}), variables(&environment), None).expect_err("out of range");
+        assert!(error.0.contains("environment RECEIPTD_LANES"), "{error}");
+        let flags = json!({"policy": {"ack_window": "6s", "ack_deadline": "7s"}});
+        let error = load(&flags, variables(&[]), None).expect_err("contradiction");
+        assert!(error.0.contains("ack_deadline from flag --ack-deadline"), "{error}");
+        let environment = [("RECEIPTD_ACK_WINDOW", "6")];
+        let error = load(&json!({}), variables(&environment), None).expect_err("not a span");
+        assert!(error.0.contains("ack_window") && error.0.contains("RECEIPTD_ACK_WINDOW"));
+    }
+
+    #[test]
+    fn a_default_gives_way_to_what_somebody_chose() {
+        let flags = json!({
+            "lanes": 16,
+            "policy": {"ack_window": "6s", "backoff_limit": "100ms", "consumer_lease": "2s"},
+        });
+        let config = load(&flags, variables(&[]), None).expect("good settings").config;
+        assert_eq!(config.policy.ack_deadline, Span::seconds(6));
+        assert_eq!(config.policy.backoff_first, Span::millis(100));
+        assert_eq!((config.heartbeat, config.pool_size), (Span::seconds(1), 20));
+        let config = load(&json!({"heartbeat": "1m"}), variables(&[]), None).expect("good").config;
+        assert_eq!(config.policy.consumer_lease, Span::minutes(2));
+    }
+
+    #[test]
+    fn the_dump_shows_no_password() {
+        let flags = json!({"store": "postgres://app:canary@db/receipts"});
+        let loaded = load(&flags, variables(&[]), None).expect("good settings");
+        assert!(!format!("{:?}", loaded.shown()).contains("canary"));
+        assert!(!format!("{:?}", loaded.config).contains("canary"));
+    }
+}

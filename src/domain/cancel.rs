@@ -1,0 +1,74 @@
+//! Cancelling: only what has not begun; the answer is the state in force (contract section 4).
+
+use super::{
+    command::{CancelOutcome, Decided, Reply},
+    decide::{Missing, record_events},
+    delivery::InboxKey,
+    finish,
+    ids::MintTime,
+    intent::IntentPart,
+    lock::TargetKey,
+    operation::{Operation, OperationKey, OperationState, Outcome},
+    refusal::Refusal,
+    release,
+    standing::Standing,
+    world::{Access, World},
+};
+
+/// Decides a cancel.
+pub(super) fn cancel(
+    world: &mut World,
+    key: &OperationKey,
+    mint_time: MintTime,
+    reason: &str,
+    subject: &str,
+) -> Decided<Reply> {
+    let Some(mut operation) = world.operation(key, Access::Write)?.cloned() else {
+        return Err(Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet }.into());
+    };
+    if operation.mint_time != mint_time {
+        return Err(Refusal::IntentMismatch { differs: vec![IntentPart::MintTime] }.into());
+    }
+    let outcome = match operation.state {
+        OperationState::Cancelled => CancelOutcome::Cancelled,
+        OperationState::Applied
+        | OperationState::Rejected
+        | OperationState::Failed
+        | OperationState::Running
+        | OperationState::Unknown => CancelOutcome::TooLate,
+        OperationState::Accepted => {
+            let outcome = Outcome::Cancelled { reason: reason.to_owned() };
+            let delivery = end_waiting(world, &mut operation, outcome, subject)?;
+            return Ok(Reply::Cancelled {
+                outcome: CancelOutcome::Cancelled,
+                operation: Box::new(operation),
+                delivery: delivery.map(Box::new),
+            });
+        }
+    };
+    Ok(Reply::Cancelled { outcome, operation: Box::new(operation), delivery: None })
+}
+
+/// Ends an ACCEPTED operation that has not begun: takes it out of the queue, and queues its news.
+pub(super) fn end_waiting(
+    world: &mut World,
+    operation: &mut Operation,
+    outcome: Outcome,
+    subject: &str,
+) -> Decided<Option<super::delivery::Delivery>> {
+    let account = &operation.key.account;
+    let mut missing = Missing::default();
+    missing.note(
+        world.lock(&TargetKey { account: account.clone(), target: operation.target.clone() }),
+    );
+    if let Some(inbox) = &operation.inbox {
+        missing.note(world.inbox(&InboxKey { account: account.clone(), inbox: inbox.clone() }));
+    }
+    missing.check()?;
+    release::leave_queue(world, operation)?;
+    let mut events = Vec::new();
+    let delivery = finish::finish(world, operation, outcome, &mut events)?;
+    record_events(world, operation, subject, &events);
+    world.put_operation(operation.clone())?;
+    Ok(delivery)
+}

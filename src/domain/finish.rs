@@ -1,0 +1,209 @@
+//! How an operation ends: its effect, its outcome, its delivery, and the lock it keeps.
+//!
+//! What must stay true: whatever ends an operation queues its news and settles its slot in the
+//! same transaction (contract section 6). The caller holds a reserved slot for every operation
+//! with an inbox.
+
+use super::{
+    audit::{AuditEvent, AuditKind},
+    command::Decided,
+    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+    document::{self, DocumentAction},
+    inbox::Inbox,
+    intent::LockMode,
+    lock::{Holder, Lock, TargetKey},
+    operation::{Operation, Outcome},
+    world::{Body, World},
+};
+
+/// Makes the effect of an operation, or finds why there is none.
+pub(super) fn effect(
+    world: &mut World,
+    operation: &Operation,
+    action: &DocumentAction,
+) -> Decided<Outcome> {
+    let key =
+        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let body = if action.reads_content() { Body::Load } else { Body::Omit };
+    let locked = world.lock(&key)?.is_some();
+    let before = world.document(&key, body)?;
+    let applied = document::apply(
+        &key,
+        before,
+        action,
+        operation.expected_revision,
+        world.policy().document_bytes_max,
+        world.now(),
+    );
+    match applied {
+        Ok((mut after, change)) => {
+            after.locked = locked;
+            world.put_document(after)?;
+            Ok(Outcome::Applied(change))
+        }
+        Err(rejection) => Ok(Outcome::Rejected(rejection)),
+    }
+}
+
+/// Writes the outcome into `operation` and queues its news. The caller records the events and
+/// stores the operation.
+pub(super) fn finish(
+    world: &mut World,
+    operation: &mut Operation,
+    outcome: Outcome,
+    events: &mut Vec<AuditEvent>,
+) -> Decided<Option<Delivery>> {
+    operation.state = outcome.state();
+    operation.certainty = outcome.certainty();
+    operation.outcome_version += 1;
+    operation.end_time = Some(world.now());
+    operation.due_time = None;
+    operation.wait_ticket = None;
+    let (kind, text) = match &outcome {
+        Outcome::Applied(change) => {
+            (AuditKind::Applied, format!("revision {}", change.result_revision))
+        }
+        Outcome::Rejected(rejection) => {
+            (AuditKind::Rejected, format!("{}: {}", rejection.reason.word(), rejection.text))
+        }
+        Outcome::Cancelled { reason } => (AuditKind::Cancelled, reason.clone()),
+    };
+    operation.outcome = Some(outcome);
+    events.push(AuditEvent { text, ..AuditEvent::plain(kind) });
+    queue(world, operation, events)
+}
+
+/// Queues the news of the outcome into the operation's inbox, under the next number.
+fn queue(
+    world: &mut World,
+    operation: &mut Operation,
+    events: &mut Vec<AuditEvent>,
+) -> Decided<Option<Delivery>> {
+    let Some(name) = operation.inbox.clone() else { return Ok(None) };
+    let key = InboxKey { account: operation.key.account.clone(), inbox: name };
+    let now = world.now();
+    let mut inbox = match world.inbox(&key)? {
+        Some(inbox) => inbox.clone(),
+        // Inboxes are not deleted while slots are reserved; an absent one is made again.
+        None => Inbox { reserved: 1, ..Inbox::new(key.clone(), now) },
+    };
+    let sequence = inbox.next_sequence;
+    let mut delivery = Delivery {
+        key: DeliveryKey { inbox: key, sequence },
+        operation_id: operation.key.id.clone(),
+        outcome_version: operation.outcome_version,
+        state: DeliveryState::Pending,
+        attempt: 0,
+        queue_time: now,
+        available_time: None,
+        ack_deadline: None,
+        expire_time: now + world.policy().ack_window,
+        due_time: Some(now + world.policy().ack_window),
+        end_time: None,
+        last_failure_time: None,
+        consumer: None,
+        returns: 0,
+        lock_target: None,
+        ack: None,
+    };
+    if operation.lock_mode == LockMode::UntilAcked && began(operation) {
+        delivery.lock_target = Some(operation.target.clone());
+    }
+    inbox.reserved = (inbox.reserved - 1).max(0);
+    let at_once = can_take(world, &inbox);
+    inbox.next_sequence += 1;
+    inbox.pending += 1;
+    if at_once {
+        let consumer = &inbox.consumers[0];
+        let holder = (consumer.id.clone(), consumer.epoch);
+        send(world, &mut inbox, &mut delivery, holder);
+        inbox.offered = sequence;
+    }
+    world.put_inbox(inbox)?;
+    world.add_delivery(delivery.clone());
+    if at_once {
+        world.hand_over(delivery.key.clone());
+    }
+    operation.delivery_sequence = Some(sequence);
+    events.push(AuditEvent { sequence, ..AuditEvent::plain(AuditKind::Queued) });
+    Ok(Some(delivery))
+}
+
+/// Whether the operation got as far as its target: only then can it hold the lock.
+fn began(operation: &Operation) -> bool {
+    match &operation.outcome {
+        Some(Outcome::Applied(_)) => true,
+        Some(Outcome::Rejected(rejection)) => {
+            rejection.reason != super::operation::RejectionReason::StartDeadline
+        }
+        Some(Outcome::Cancelled { .. }) | None => false,
+    }
+}
+
+/// Whether the next delivery can go straight to the one stream that reads the inbox: it is served
+/// here, at the end of the inbox, has room, and nothing else waits (architecture section 1).
+fn can_take(world: &World, inbox: &Inbox) -> bool {
+    let (Some(attached), [consumer]) = (world.attached(&inbox.key), inbox.consumers.as_slice())
+    else {
+        return false;
+    };
+    attached.room > 0
+        && attached.consumer == consumer.id
+        && attached.epoch == consumer.epoch
+        && inbox.offered == inbox.last_sequence()
+        && inbox.returned == 0
+        && consumer.in_flight < consumer.window
+        && inbox.in_flight < world.policy().in_flight_max
+}
+
+/// Puts a PENDING delivery in flight: one more attempt, with its own ack deadline.
+pub(super) fn send(
+    world: &World,
+    inbox: &mut Inbox,
+    delivery: &mut Delivery,
+    holder: (super::ids::ConsumerId, i64),
+) {
+    inbox.pending -= 1;
+    if delivery.available_time.take().is_some() {
+        inbox.returned -= 1;
+    }
+    inbox.in_flight += 1;
+    if let Some(consumer) = inbox.consumer_mut(&holder.0, holder.1) {
+        consumer.in_flight += 1;
+    }
+    let deadline = (world.now() + world.policy().ack_deadline).min(delivery.expire_time);
+    delivery.state = DeliveryState::InFlight;
+    delivery.attempt += 1;
+    delivery.ack_deadline = Some(deadline);
+    delivery.due_time = Some(deadline);
+    delivery.consumer = Some(holder);
+}
+
+/// The lock that an operation with UNTIL_ACKED holds after its end, over the lock row that may be
+/// there already. `None`: it holds none.
+pub(super) fn lock_after(
+    world: &World,
+    operation: &Operation,
+    delivery: Option<&Delivery>,
+    events: &mut Vec<AuditEvent>,
+) -> Option<Lock> {
+    let delivery = delivery.filter(|delivery| delivery.lock_target.is_some())?;
+    let key =
+        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let now = world.now();
+    let release_time = delivery.expire_time.min(now + world.policy().lock_limit);
+    let row = world.lock(&key).ok().flatten();
+    events.push(AuditEvent::plain(AuditKind::LockHeld));
+    Some(Lock {
+        holder: Some(Holder {
+            operation_id: operation.key.id.clone(),
+            acquire_time: now,
+            release_time,
+            mode: operation.lock_mode,
+        }),
+        next_ticket: row.map_or(1, |lock| lock.next_ticket),
+        waiting: row.map_or(0, |lock| lock.waiting),
+        due_time: release_time,
+        key,
+    })
+}

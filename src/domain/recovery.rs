@@ -1,0 +1,300 @@
+//! What is known about an operation, what is not, and the one safe next call (R10).
+//!
+//! What must stay true: doubt about an old id never leads to a new one. Texts name the operation
+//! and its target, never a stored value.
+
+use super::{
+    command::Origin,
+    document::DocumentChange,
+    ids::OperationId,
+    lock::Lock,
+    operation::{EffectCertainty, Operation, OperationState, Outcome, Rejection, RejectionReason},
+    refusal::{Recovery, RecoveryAction, Refusal},
+};
+
+/// The target as it is now, apart from the receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Projected {
+    /// Whether a document exists.
+    pub exists: bool,
+    /// Its revision; 0 if the path was never used.
+    pub revision: i64,
+    /// Its generation.
+    pub generation: i64,
+}
+
+/// What stands beside the operation in an answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Circumstances<'a> {
+    /// How a submit was answered; absent for every other call.
+    pub origin: Option<Origin>,
+    /// The target now, if the caller may see it.
+    pub projected: Option<Projected>,
+    /// Who holds the target.
+    pub waiting_for: Option<&'a Lock>,
+}
+
+/// The next step for a recorded operation.
+pub fn of_operation(operation: &Operation, beside: Circumstances<'_>) -> Recovery {
+    let id = &operation.key.id;
+    let (action, known) = match (&operation.outcome, operation.state) {
+        (Some(Outcome::Applied(change)), _) => {
+            (RecoveryAction::ShowResult, applied(operation, change, beside.projected))
+        }
+        (Some(Outcome::Rejected(rejection)), _) => rejected(id, rejection),
+        (Some(Outcome::Cancelled { .. }), _) => (
+            RecoveryAction::NewIdSafe,
+            format!(
+                "Operation {id} was cancelled before it began and had no effect. A new \
+                 instruction may take a new id."
+            ),
+        ),
+        (None, OperationState::Accepted) => (RecoveryAction::Wait, waiting(id, beside.waiting_for)),
+        (None, OperationState::Running) => (
+            RecoveryAction::Wait,
+            format!(
+                "Operation {id} is running; its outcome is not known yet. Wait, then look up the \
+                 same id."
+            ),
+        ),
+        (None, OperationState::Unknown) => (
+            RecoveryAction::Reconcile,
+            format!(
+                "Whether operation {id} had its effect is not known, and no retry can tell. \
+                 Settle it by evidence; do not send it again under a new id."
+            ),
+        ),
+        (None, OperationState::Failed) => failed(operation),
+        // A final state always has its outcome; its absence would be a fault of ours, and doubt
+        // is said as doubt.
+        (None, OperationState::Applied | OperationState::Rejected | OperationState::Cancelled) => (
+            RecoveryAction::AskHuman,
+            format!("Operation {id} ended, and its outcome cannot be shown. Ask a person."),
+        ),
+    };
+    Recovery { action, text: format!("{known}{}", repeated(operation, beside.origin)) }
+}
+
+/// The next step for an id without a record, by whether it may still be accepted.
+pub fn of_absent(id: &OperationId, admitted: &Result<(), Refusal>) -> Recovery {
+    let (action, next) = match admitted {
+        Ok(()) => (
+            RecoveryAction::ResubmitSameId,
+            "a submit may still be on its way. Send the same submit with the same id: it executes \
+             at most once."
+                .to_owned(),
+        ),
+        Err(Refusal::EvidenceExpired { .. }) => (
+            RecoveryAction::ReadCurrentState,
+            "records of that time are no longer kept, so it may have been executed. Read the \
+             target as it is now, then decide."
+                .to_owned(),
+        ),
+        Err(refusal @ Refusal::ClockSkew { .. }) => (
+            RecoveryAction::FixRequest,
+            format!("{}. Mint ids from the store's time.", refusal.text()),
+        ),
+        Err(refusal) => (
+            RecoveryAction::ReadCurrentState,
+            format!(
+                "{}: it can't be accepted any more. Read the target as it is now, then decide.",
+                refusal.text()
+            ),
+        ),
+    };
+    Recovery { action, text: format!("There is no record of operation {id}; {next}") }
+}
+
+/// The next step for a submit that was only tried.
+pub fn of_trial(operation: &Operation) -> Recovery {
+    let id = &operation.key.id;
+    let would = match operation.state {
+        OperationState::Accepted => "stay ACCEPTED until its target is free".to_owned(),
+        state => format!("end {}", state.word()),
+    };
+    Recovery {
+        action: RecoveryAction::ResubmitSameId,
+        text: format!(
+            "Nothing was changed. Sent for real now, operation {id} would {would}. Send the same \
+             submit with the same id, without validate_only."
+        ),
+    }
+}
+
+fn applied(operation: &Operation, change: &DocumentChange, projected: Option<Projected>) -> String {
+    let (id, target) = (&operation.key.id, operation.target.as_str());
+    let revision = change.result_revision;
+    let did = match change.hash_after.is_empty() {
+        true => format!("Operation {id} was applied: it deleted {target}, as revision {revision}"),
+        false => format!("Operation {id} was applied at revision {revision} of {target}"),
+    };
+    let now = match projected {
+        Some(now) if !now.exists && !change.hash_after.is_empty() => {
+            "; the document has been deleted since".to_owned()
+        }
+        Some(now) if now.revision != revision => {
+            format!("; the document is now at revision {}", now.revision)
+        }
+        Some(_) | None => String::new(),
+    };
+    format!("{did}{now}. Show the result.")
+}
+
+fn rejected(id: &OperationId, rejection: &Rejection) -> (RecoveryAction, String) {
+    let reason = rejection.reason.word();
+    let known =
+        format!("Operation {id} was rejected ({reason}) and had no effect; its id is spent.");
+    let (action, next) = match rejection.reason {
+        RejectionReason::RevisionMismatch | RejectionReason::EditOutOfRange => (
+            RecoveryAction::ReadCurrentState,
+            "Read the target as it is now; a corrected instruction takes a new id.",
+        ),
+        RejectionReason::DocumentMissing
+        | RejectionReason::PatchFailed
+        | RejectionReason::DocumentTooLarge
+        | RejectionReason::ContentKind => {
+            (RecoveryAction::NewIdSafe, "A corrected instruction takes a new id.")
+        }
+        RejectionReason::StartDeadline => (
+            RecoveryAction::NewIdSafe,
+            "It was not started in time; the same instruction may be sent again with a new id.",
+        ),
+    };
+    (action, format!("{known} {next}"))
+}
+
+fn failed(operation: &Operation) -> (RecoveryAction, String) {
+    let id = &operation.key.id;
+    match operation.certainty {
+        EffectCertainty::None => (
+            RecoveryAction::NewIdSafe,
+            format!(
+                "Operation {id} failed and had no effect. A new instruction may take a new id."
+            ),
+        ),
+        EffectCertainty::Complete | EffectCertainty::Partial | EffectCertainty::Unknown => (
+            RecoveryAction::AskHuman,
+            format!(
+                "Operation {id} failed, and a part of its effect may have happened. A person has \
+                 to decide what follows."
+            ),
+        ),
+    }
+}
+
+fn waiting(id: &OperationId, lock: Option<&Lock>) -> String {
+    let holder = lock.and_then(|lock| lock.holder.as_ref());
+    let known = match holder {
+        Some(holder) => format!(
+            "Operation {id} is recorded and has had no effect yet: it waits for its target, which \
+             operation {} holds.",
+            holder.operation_id
+        ),
+        None => format!("Operation {id} is recorded and has had no effect yet."),
+    };
+    format!("{known} Wait, then look up the same id.")
+}
+
+fn repeated(operation: &Operation, origin: Option<Origin>) -> &'static str {
+    match (origin, operation.state.ends_the_wait()) {
+        (Some(Origin::Replayed | Origin::Attached), true) => {
+            " An earlier call caused this; nothing was executed again."
+        }
+        (Some(Origin::Attached), false) => {
+            " This call joined the work that an earlier one began; nothing is executed twice."
+        }
+        (Some(Origin::Replayed), false) | (Some(Origin::Executed) | None, _) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        ids::{Span, Timestamp},
+        sample::operation,
+    };
+
+    fn change(revision: i64) -> DocumentChange {
+        DocumentChange {
+            base_revision: revision - 1,
+            result_revision: revision,
+            generation: 1,
+            size_before: 0,
+            size_after: 1,
+            hash_before: Vec::new(),
+            hash_after: vec![1],
+            edits: 1,
+        }
+    }
+
+    fn ended(outcome: Outcome) -> Operation {
+        let (state, certainty) = (outcome.state(), outcome.certainty());
+        Operation { state, certainty, outcome: Some(outcome), ..operation("op-1") }
+    }
+
+    fn rejection(reason: RejectionReason) -> Outcome {
+        Outcome::Rejected(Rejection { reason, text: String::new(), found_revision: None })
+    }
+
+    #[test]
+    fn an_applied_operation_tells_its_revision_and_the_one_of_now() {
+        let operation = ended(Outcome::Applied(change(13)));
+        let beside = Circumstances {
+            origin: Some(Origin::Executed),
+            projected: Some(Projected { exists: true, revision: 14, generation: 1 }),
+            waiting_for: None,
+        };
+        let recovery = of_operation(&operation, beside);
+        assert_eq!(recovery.action, RecoveryAction::ShowResult);
+        assert_eq!(
+            recovery.text,
+            "Operation op-1 was applied at revision 13 of notes/a; the document is now at \
+             revision 14. Show the result."
+        );
+        let replay = Circumstances { origin: Some(Origin::Replayed), ..beside };
+        assert!(of_operation(&operation, replay).text.ends_with("nothing was executed again."));
+    }
+
+    #[test]
+    fn every_state_has_its_next_step() {
+        let accepted = operation("op-1");
+        let state = |state| Operation { state, ..operation("op-1") };
+        let failed = |certainty| Operation { certainty, ..state(OperationState::Failed) };
+        for (operation, action) in [
+            (accepted, RecoveryAction::Wait),
+            (state(OperationState::Running), RecoveryAction::Wait),
+            (state(OperationState::Unknown), RecoveryAction::Reconcile),
+            (failed(EffectCertainty::None), RecoveryAction::NewIdSafe),
+            (failed(EffectCertainty::Partial), RecoveryAction::AskHuman),
+            (ended(Outcome::Applied(change(1))), RecoveryAction::ShowResult),
+            (ended(Outcome::Cancelled { reason: String::new() }), RecoveryAction::NewIdSafe),
+            (ended(rejection(RejectionReason::RevisionMismatch)), RecoveryAction::ReadCurrentState),
+            (ended(rejection(RejectionReason::StartDeadline)), RecoveryAction::NewIdSafe),
+            (ended(rejection(RejectionReason::PatchFailed)), RecoveryAction::NewIdSafe),
+        ] {
+            let recovery = of_operation(&operation, Circumstances::default());
+            assert_eq!(recovery.action, action, "{:?}", operation.state);
+            assert!(recovery.text.contains("op-1"));
+        }
+    }
+
+    #[test]
+    fn an_absent_id_is_never_told_to_take_a_new_one() {
+        let id = OperationId::parse("op-1").expect("valid");
+        let (now, span) = (Timestamp(0), Span::seconds(1));
+        for (admitted, action) in [
+            (Ok(()), RecoveryAction::ResubmitSameId),
+            (
+                Err(Refusal::AdmissionClosed { store_time: now, window: span }),
+                RecoveryAction::ReadCurrentState,
+            ),
+            (Err(Refusal::EvidenceExpired { floor: now }), RecoveryAction::ReadCurrentState),
+            (Err(Refusal::ClockSkew { store_time: now, limit: span }), RecoveryAction::FixRequest),
+        ] {
+            let recovery = of_absent(&id, &admitted);
+            assert_eq!(recovery.action, action);
+            assert!(recovery.text.contains("op-1"));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The end of a lock, and the start of those that waited for it, in one transaction.
+//!
+//! What must stay true: waiters start in order of acceptance; a lock row without holder and
+//! waiters does not exist; an operation releases only its own lock (canary B8).
+
+use super::{
+    audit::{AuditEvent, AuditKind},
+    command::{Command, Decided, Reply},
+    decide::{Missing, SERVICE, record_events},
+    delivery::{DeliveryKey, InboxKey},
+    document::{self, DocumentAction},
+    finish,
+    ids::OperationId,
+    intent::Intent,
+    lock::{Lock, TargetKey},
+    operation::{Operation, OperationKey, Outcome, Rejection, RejectionReason},
+    refusal::Refusal,
+    world::{Access, Body, World},
+};
+
+/// Releases a lock by hand.
+pub(super) fn by_hand(
+    world: &mut World,
+    target: &TargetKey,
+    operation_id: &OperationId,
+    reason: &str,
+    subject: &str,
+) -> Decided<Reply> {
+    let lock = world.lock(target)?.cloned();
+    let held = |lock: &Lock| {
+        lock.holder.as_ref().is_some_and(|holder| holder.operation_id == *operation_id)
+    };
+    let Some(lock) = lock.filter(held) else {
+        return Err(Refusal::NoSuchLock.into());
+    };
+    let text = if reason.is_empty() { "by hand".to_owned() } else { format!("by hand: {reason}") };
+    let_go(world, target, operation_id, &text, subject)?;
+    Ok(Reply::Released(Box::new(lock)))
+}
+
+/// Releases the lock of an operation whose delivery goes on: by hand, or at the lock limit.
+pub(super) fn let_go(
+    world: &mut World,
+    target: &TargetKey,
+    operation_id: &OperationId,
+    text: &str,
+    subject: &str,
+) -> Decided<()> {
+    let key = OperationKey { account: target.account.clone(), id: operation_id.clone() };
+    let mut missing = Missing::default();
+    let operation = missing.note(world.operation(&key, Access::Write)).flatten().cloned();
+    let delivery = operation.as_ref().and_then(delivery_key);
+    if let Some(delivery) = &delivery {
+        missing.note(world.delivery(delivery));
+    }
+    missing.note_decided(prepare(world, target))?;
+    missing.check()?;
+    if let Some(delivery) = delivery
+        && let Some(delivery) = world.delivery(&delivery)?.cloned()
+    {
+        world.put_delivery(super::delivery::Delivery { lock_target: None, ..delivery })?;
+    }
+    release(world, target, operation_id)?;
+    // The waiters may have changed the row of the operation's own inbox, never the operation.
+    if let Some(mut operation) = operation {
+        let event =
+            AuditEvent { text: text.to_owned(), ..AuditEvent::plain(AuditKind::LockReleased) };
+        record_events(world, &mut operation, subject, &[event]);
+        world.put_operation(operation)?;
+    }
+    Ok(())
+}
+
+/// The delivery of an operation's outcome.
+pub(super) fn delivery_key(operation: &Operation) -> Option<DeliveryKey> {
+    let inbox =
+        InboxKey { account: operation.key.account.clone(), inbox: operation.inbox.clone()? };
+    Some(DeliveryKey { inbox, sequence: operation.delivery_sequence? })
+}
+
+/// Ends the lock that `holder` has on `target`, if it has it, and starts the next waiters.
+pub(super) fn release(world: &mut World, target: &TargetKey, holder: &OperationId) -> Decided<()> {
+    let Some(lock) = world.lock(target)?.cloned() else { return Ok(()) };
+    if lock.holder.as_ref().is_none_or(|held| held.operation_id != *holder) {
+        return Ok(());
+    }
+    start_waiters(world, target, Lock { holder: None, ..lock })
+}
+
+/// Starts waiters of a lock that nobody holds, until one of them holds it or none is left; at
+/// most as many as the search found. The rest follows at once in the next batch.
+pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -> Decided<()> {
+    if lock.waiting == 0 {
+        world.put_lock(target, None)?;
+        return Ok(());
+    }
+    let starts = prepare(world, target)?;
+    let mut lock = Lock { due_time: world.now(), ..lock };
+    world.put_lock(target, Some(lock.clone()))?;
+    for (operation, action) in starts {
+        lock.waiting -= 1;
+        if let Some(held) = start(world, operation, &action)? {
+            lock = Lock { waiting: lock.waiting, ..held };
+            break;
+        }
+    }
+    match (&lock.holder, lock.waiting) {
+        (None, ..=0) => world.put_lock(target, None)?,
+        (None, _) => {
+            world.put_lock(target, Some(lock))?;
+            world.follow_up(Command::SweepLock { target: target.clone() });
+        }
+        (Some(_), _) => world.put_lock(target, Some(lock))?,
+    }
+    Ok(())
+}
+
+/// The waiters with everything their start needs; whatever is missing is asked for at once.
+fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, DocumentAction)>> {
+    let mut missing = Missing::default();
+    let mut operations = Vec::new();
+    for key in world.waiters(target)? {
+        let operation = missing.note(world.operation(&key, Access::Write)).flatten();
+        operations.extend(operation.cloned());
+    }
+    missing.note(world.document(target, Body::Load));
+    let mut starts = Vec::new();
+    for operation in operations {
+        if let Some(inbox) = &operation.inbox {
+            let account = operation.key.account.clone();
+            missing.note(world.inbox(&InboxKey { account, inbox: inbox.clone() }));
+        }
+        if let Some(arguments) = missing.note(world.arguments(&operation)) {
+            let action = stored_action(&operation, arguments)?;
+            starts.push((operation, action));
+        }
+    }
+    missing.check()?;
+    Ok(starts)
+}
+
+/// The action of a stored operation: its bytes were parsed once before they were stored.
+fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Decided<DocumentAction> {
+    let intent = Intent {
+        action: operation.action.clone(),
+        target: operation.target.clone(),
+        expected_revision: operation.expected_revision,
+        content_type: operation.content_type.clone(),
+        arguments,
+        lock_mode: operation.lock_mode,
+    };
+    match document::parse(&intent) {
+        Some(Ok(action)) => Ok(action),
+        Some(Err(_)) | None => Err(Refusal::Internal.into()),
+    }
+}
+
+/// Starts one waiter; returns the lock that it holds from now on, if it does.
+fn start(
+    world: &mut World,
+    mut operation: Operation,
+    action: &DocumentAction,
+) -> Decided<Option<Lock>> {
+    let outcome = if operation.start_deadline <= world.now() {
+        start_deadline_passed()
+    } else {
+        finish::effect(world, &operation, action)?
+    };
+    let mut events = Vec::new();
+    let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
+    let lock = finish::lock_after(world, &operation, delivery.as_ref(), &mut events);
+    record_events(world, &mut operation, SERVICE, &events);
+    world.put_operation(operation)?;
+    Ok(lock)
+}
+
+/// What becomes of an operation that nobody started in time.
+pub(super) fn start_deadline_passed() -> Outcome {
+    Outcome::Rejected(Rejection {
+        reason: RejectionReason::StartDeadline,
+        text: "the operation was not started before its start deadline".to_owned(),
+        found_revision: None,
+    })
+}
+
+/// Takes an operation that ends without having begun out of its target's queue.
+pub(super) fn leave_queue(world: &mut World, operation: &Operation) -> Decided<()> {
+    if operation.wait_ticket.is_none() {
+        return Ok(());
+    }
+    let target =
+        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let Some(lock) = world.lock(&target)?.cloned() else { return Ok(()) };
+    let lock = Lock { waiting: (lock.waiting - 1).max(0), ..lock };
+    let gone = lock.holder.is_none() && lock.waiting == 0;
+    world.put_lock(&target, (!gone).then_some(lock))?;
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! A submit: claim an id and execute, join unfinished work, or replay the stored receipt.
+//!
+//! What must stay true: the order of checks of contract section 2. Every refusal that leaves no
+//! record comes before every outcome that is recorded; from the first stored row on the id is
+//! spent.
+
+use super::{
+    audit::{AuditEvent, AuditHead, AuditKind},
+    command::{Decided, Intention, OnLocked, Origin, Reply, Submit, Submitted},
+    decide::record_events,
+    delivery::InboxKey,
+    finish,
+    inbox::{AccountRow, Inbox},
+    intent::IntentPart,
+    lock::{Lock, TargetKey},
+    operation::{Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState},
+    refusal::Refusal,
+    standing,
+    world::{Access, Body, World},
+};
+
+/// Decides a submit.
+pub(super) fn submit(world: &mut World, submit: &Submit) -> Decided<Reply> {
+    if let Some(operation) = world.operation(&submit.key, Access::Read)?.cloned() {
+        return replay(world, submit, operation);
+    }
+    let submitted = first(world, submit)?;
+    if submit.intention == Intention::ValidateOnly {
+        world.undo();
+    }
+    Ok(Reply::Submitted(Box::new(submitted)))
+}
+
+/// The id has a record: attach, replay, or refuse another intent.
+fn replay(world: &World, submit: &Submit, operation: Operation) -> Decided<Reply> {
+    let mut differs = operation.digest.differs(&submit.digest);
+    if operation.mint_time != submit.mint_time {
+        differs.push(IntentPart::MintTime);
+    }
+    if !differs.is_empty() || operation.digest.whole != submit.digest.whole {
+        return Err(Refusal::IntentMismatch { differs }.into());
+    }
+    let waiting_for = match operation.wait_ticket {
+        Some(_) => world.lock(&target_key(submit))?.cloned(),
+        None => None,
+    };
+    let ended = operation.state.ends_the_wait();
+    Ok(Reply::Submitted(Box::new(Submitted {
+        origin: if ended { Origin::Replayed } else { Origin::Attached },
+        other_inbox: submit.inbox.clone().filter(|_| submit.inbox != operation.inbox),
+        operation,
+        delivery: None,
+        waiting_for,
+        projection: None,
+        intention: submit.intention,
+    })))
+}
+
+fn target_key(submit: &Submit) -> TargetKey {
+    TargetKey { account: submit.key.account.clone(), target: submit.intent.target.clone() }
+}
+
+/// The id has no record.
+fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
+    let account = world.account(&submit.key.account)?.cloned();
+    standing::admit(submit.mint_time, account.as_ref(), world.policy(), world.now())?;
+    if let Some(inbox) = &submit.inbox {
+        let key = InboxKey { account: submit.key.account.clone(), inbox: inbox.clone() };
+        take_slot(world, &key)?;
+    } else {
+        ensure_account(world, &submit.key.account)?;
+    }
+    let target = target_key(submit);
+    let lock = world.lock(&target)?.cloned();
+    match lock {
+        Some(lock) if submit.on_locked == OnLocked::Fail => {
+            Err(Refusal::TargetLocked { lock: Box::new(lock) }.into())
+        }
+        Some(lock) => wait(world, submit, lock),
+        None => execute(world, submit, &target),
+    }
+}
+
+/// Makes the account's row at its first use.
+pub(super) fn ensure_account(
+    world: &mut World,
+    account: &super::ids::Account,
+) -> Decided<AccountRow> {
+    if let Some(row) = world.account(account)? {
+        return Ok(row.clone());
+    }
+    let row = AccountRow {
+        account: account.clone(),
+        create_time: world.now(),
+        inboxes: 0,
+        closed_before: super::ids::Timestamp(0),
+        evidence_floor: super::ids::Timestamp(0),
+    };
+    world.put_account(row.clone())?;
+    Ok(row)
+}
+
+/// The inbox, made at its first use within the account's quota.
+pub(super) fn ensure_inbox(world: &mut World, key: &InboxKey) -> Decided<Inbox> {
+    let account = ensure_account(world, &key.account)?;
+    if let Some(inbox) = world.inbox(key)? {
+        return Ok(inbox.clone());
+    }
+    let limit = world.policy().inboxes_max;
+    if account.inboxes >= limit {
+        return Err(Refusal::AccountQuota { what: "inboxes", limit }.into());
+    }
+    world.put_account(AccountRow { inboxes: account.inboxes + 1, ..account })?;
+    let inbox = Inbox::new(key.clone(), world.now());
+    world.put_inbox(inbox.clone())?;
+    Ok(inbox)
+}
+
+/// Reserves a slot for the outcome, or refuses.
+fn take_slot(world: &mut World, key: &InboxKey) -> Decided<()> {
+    let mut inbox = ensure_inbox(world, key)?;
+    let (limit, in_use) = (world.policy().inbox_slots, inbox.slots_used());
+    if in_use >= limit {
+        return Err(Refusal::InboxFull { limit, in_use, earliest_release: None }.into());
+    }
+    inbox.reserved += 1;
+    world.put_inbox(inbox)?;
+    Ok(())
+}
+
+/// The target is locked: the operation stays ACCEPTED and takes its place in the queue.
+fn wait(world: &mut World, submit: &Submit, mut lock: Lock) -> Decided<Submitted> {
+    let mut operation = accepted(world, submit);
+    operation.wait_ticket = Some(lock.next_ticket);
+    operation.due_time = Some(operation.start_deadline);
+    lock.next_ticket += 1;
+    lock.waiting += 1;
+    world.put_lock(&target_key(submit), Some(lock.clone()))?;
+    let events = [AuditEvent::plain(AuditKind::Accepted), AuditEvent::plain(AuditKind::Waiting)];
+    record_events(world, &mut operation, &submit.subject, &events);
+    world.put_operation(operation.clone())?;
+    Ok(Submitted {
+        operation,
+        origin: Origin::Executed,
+        delivery: None,
+        waiting_for: Some(lock),
+        projection: None,
+        other_inbox: None,
+        intention: submit.intention,
+    })
+}
+
+/// The target is free: effect and receipt come in this very transaction (R9).
+fn execute(world: &mut World, submit: &Submit, target: &TargetKey) -> Decided<Submitted> {
+    let mut operation = accepted(world, submit);
+    let outcome = finish::effect(world, &operation, &submit.action)?;
+    let mut events = vec![AuditEvent::plain(AuditKind::Accepted)];
+    let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
+    if let Some(lock) = finish::lock_after(world, &operation, delivery.as_ref(), &mut events) {
+        world.put_lock(target, Some(lock))?;
+    }
+    record_events(world, &mut operation, &submit.subject, &events);
+    world.put_operation(operation.clone())?;
+    let projection = world
+        .document(target, Body::Omit)?
+        .map(|document| (document.exists, document.revision, document.generation));
+    Ok(Submitted {
+        operation,
+        origin: Origin::Executed,
+        delivery,
+        waiting_for: None,
+        projection: projection.or(Some((false, 0, 0))),
+        other_inbox: None,
+        intention: submit.intention,
+    })
+}
+
+/// The operation as it is accepted; large arguments go to their own table.
+fn accepted(world: &mut World, submit: &Submit) -> Operation {
+    let now = world.now();
+    let bytes = submit.intent.arguments.clone();
+    let arguments = if bytes.len() <= INLINE_BYTES_MAX {
+        Arguments::Inline(bytes)
+    } else {
+        world.put_arguments(submit.key.clone(), bytes);
+        Arguments::Apart
+    };
+    Operation {
+        key: submit.key.clone(),
+        mint_time: submit.mint_time,
+        digest: submit.digest.clone(),
+        action: submit.intent.action.clone(),
+        target: submit.intent.target.clone(),
+        expected_revision: submit.intent.expected_revision,
+        content_type: submit.intent.content_type.clone(),
+        arguments,
+        lock_mode: submit.intent.lock_mode,
+        inbox: submit.inbox.clone(),
+        labels: submit.labels.clone(),
+        accept_time: now,
+        start_deadline: now + submit.start_deadline.unwrap_or(world.policy().start_deadline),
+        state: OperationState::Accepted,
+        certainty: EffectCertainty::None,
+        outcome_version: 0,
+        outcome: None,
+        end_time: None,
+        due_time: None,
+        wait_ticket: None,
+        delivery_sequence: None,
+        audit: AuditHead::default(),
+        replay_count: 0,
+        last_replay_time: None,
+    }
+}

@@ -1,0 +1,80 @@
+//! What becomes of rows that are due. Each is looked at again under its lock: a search that is
+//! old by now changes nothing (T4).
+
+use super::{
+    cancel,
+    command::{Command, Decided, Reply, Swept},
+    consume,
+    decide::SWEEPER,
+    deliver::{self, Why},
+    delivery::{DeliveryKey, DeliveryState, InboxKey},
+    lock::TargetKey,
+    operation::{OperationKey, OperationState},
+    release,
+    world::{Access, World},
+};
+
+/// A delivery past its ack deadline or ack window.
+pub(super) fn delivery(world: &mut World, key: &DeliveryKey) -> Decided<Reply> {
+    let Some(delivery) = world.delivery(key)?.cloned() else {
+        return Ok(Reply::Swept(Swept::Nothing));
+    };
+    let now = world.now();
+    let after = match delivery.state {
+        DeliveryState::Acked | DeliveryState::Expired | DeliveryState::Dead => None,
+        DeliveryState::Pending if delivery.expire_time > now => None,
+        DeliveryState::InFlight if delivery.ack_deadline.is_some_and(|end| end > now) => None,
+        DeliveryState::Pending => Some(deliver::expire(world, delivery, SWEEPER)?),
+        DeliveryState::InFlight => {
+            Some(deliver::give_back(world, delivery, Why::DeadlineMissed, SWEEPER)?)
+        }
+    };
+    Ok(Reply::Swept(match after {
+        None | Some(DeliveryState::InFlight | DeliveryState::Acked) => Swept::Nothing,
+        Some(DeliveryState::Pending) => Swept::Returned,
+        Some(DeliveryState::Expired) => Swept::Expired,
+        Some(DeliveryState::Dead) => Swept::Dead,
+    }))
+}
+
+/// An operation past its start deadline.
+pub(super) fn operation(world: &mut World, key: &OperationKey) -> Decided<Reply> {
+    let now = world.now();
+    let overdue = world.operation(key, Access::Write)?.cloned().filter(|operation| {
+        operation.state == OperationState::Accepted && operation.start_deadline <= now
+    });
+    let Some(mut operation) = overdue else { return Ok(Reply::Swept(Swept::Nothing)) };
+    cancel::end_waiting(world, &mut operation, release::start_deadline_passed(), SWEEPER)?;
+    Ok(Reply::Swept(Swept::StartDeadline))
+}
+
+/// A lock past its limit, or one whose waiters go on.
+pub(super) fn lock(world: &mut World, target: &TargetKey) -> Decided<Reply> {
+    let now = world.now();
+    let Some(lock) = world.lock(target)?.cloned() else {
+        return Ok(Reply::Swept(Swept::Nothing));
+    };
+    match &lock.holder {
+        Some(holder) if holder.release_time > now => return Ok(Reply::Swept(Swept::Nothing)),
+        Some(holder) => {
+            release::let_go(world, target, &holder.operation_id, "the lock limit passed", SWEEPER)?;
+        }
+        None => release::start_waiters(world, target, lock)?,
+    }
+    Ok(Reply::Swept(Swept::LockReleased))
+}
+
+/// An inbox whose consumers may be gone. One consumer a step; the rest follows.
+pub(super) fn inbox(world: &mut World, key: &InboxKey) -> Decided<Reply> {
+    let now = world.now();
+    let Some(inbox) = world.inbox(key)?.cloned() else {
+        return Ok(Reply::Swept(Swept::Nothing));
+    };
+    let mut gone = inbox.consumers.iter().filter(|consumer| consumer.lease_time <= now);
+    let Some(consumer) = gone.next() else { return Ok(Reply::Swept(Swept::Nothing)) };
+    consume::remove(world, key, &consumer.id, consumer.epoch)?;
+    if gone.next().is_some() {
+        world.follow_up(Command::SweepInbox { key: key.clone() });
+    }
+    Ok(Reply::Swept(Swept::ConsumerRemoved))
+}

@@ -1,0 +1,281 @@
+//! One batch: what it needs, what is decided about each of its commands, and how its transaction
+//! ended.
+//!
+//! What must stay true: the decision is pure and can be made again, as often as the transaction
+//! has to be run again. A command is decided only if everything it waits for was decided before:
+//! a held id, or missing rows of an earlier command of its account, put it off. An answer is never
+//! a guess: a commit whose answer was lost is settled by the batch's name, or reported as unknown.
+//!
+//! Deliberately not here: what happens to the commands afterwards (see [`super::lane`]).
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    queue::{Answer, Queued, identity},
+};
+use crate::{
+    domain::{
+        command::{Command, Decided, Halt, Reply},
+        delivery::{Delivery, InboxKey},
+        ids::{Account, Timestamp},
+        operation::{Operation, OperationKey},
+        refusal::Refusal,
+        world::{Need, Needs, Surroundings, Unloaded, World},
+    },
+    store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
+    telemetry::{self, Settlement},
+};
+
+/// The rules, as the engine calls them.
+pub(super) type DecideCommand = fn(&mut World, &Command) -> Decided<Reply>;
+
+/// What was decided about one command.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// It has its answer.
+    Answered(Box<Answer>),
+    /// It needs these rows besides.
+    RowsMissing(Vec<Need>),
+    /// An earlier command of its account needs rows.
+    BehindRows,
+    /// Another transaction holds its id.
+    Held,
+    /// An earlier command waits for the same id.
+    BehindHeld,
+}
+
+/// What was decided in one transaction.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    /// About each command, in order.
+    pub(super) each: Vec<Decision>,
+    /// What was put in flight to attached streams.
+    pub(super) handed: Vec<(Delivery, Operation)>,
+    /// Inboxes whose readers have news.
+    pub(super) inboxes: BTreeSet<InboxKey>,
+    /// Operations to which something happened.
+    pub(super) operations: Vec<OperationKey>,
+    /// Work that one command may not do at a time.
+    pub(super) follow_ups: Vec<Command>,
+}
+
+/// Why a batch has no decisions that hold.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Worth a second run as a whole.
+    Conflict(String),
+    /// Worth halving.
+    Failed(String),
+    /// A bug of ours.
+    CountShort(String),
+    /// The store cannot be reached.
+    Unavailable(String),
+    /// The store must not be used any more.
+    Fatal(String),
+    /// The answer to the commit was lost and could not be settled.
+    Unsettled,
+}
+
+/// What earlier commands of a batch wait for: what later ones stay behind. It outlives the halves
+/// of a batch.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    accounts: HashSet<Account>,
+    ids: HashSet<OperationKey>,
+}
+
+impl Behind {
+    /// Why a command cannot be decided now, if it cannot.
+    pub(super) fn holds_back(&self, command: &Command) -> Option<Decision> {
+        // The id comes first: a command is never put before another one on its id.
+        if identity(command).is_some_and(|key| self.ids.contains(key)) {
+            return Some(Decision::BehindHeld);
+        }
+        self.accounts.contains(command.account()).then_some(Decision::BehindRows)
+    }
+
+    /// Remembers what was decided.
+    pub(super) fn note(&mut self, command: &Command, decision: &Decision) {
+        match decision {
+            Decision::RowsMissing(_) => {
+                self.accounts.insert(command.account().clone());
+            }
+            Decision::Held => self.ids.extend(identity(command).cloned()),
+            Decision::Answered(_) | Decision::BehindRows | Decision::BehindHeld => {}
+        }
+    }
+}
+
+/// Runs a batch in one transaction, and settles it if its commit's answer was lost.
+pub(super) async fn run(shared: &Shared, batch: &[Queued]) -> Result<Decisions, Fault> {
+    let start = Instant::now();
+    let name = name(shared, batch);
+    let transaction = transaction(shared, batch, name.clone());
+    let decisions = match shared.backend.transact(transaction).await {
+        Ok(committed) => value_of(committed),
+        Err(TransactError::Ambiguous(first)) => settle(shared, batch, name, first).await?,
+        Err(TransactError::Conflict(text)) => return Err(Fault::Conflict(text)),
+        Err(TransactError::Failed(text)) => return Err(Fault::Failed(text)),
+        Err(TransactError::CountShort(text)) => return Err(Fault::CountShort(text)),
+        Err(TransactError::Unavailable(text)) => return Err(Fault::Unavailable(text)),
+        Err(TransactError::Fatal(text)) => return Err(Fault::Fatal(text)),
+    };
+    telemetry::batch_committed(batch.len(), start.elapsed());
+    Ok(decisions)
+}
+
+/// Settles a lost commit, within a bounded time. `known` is what holds if the last transaction
+/// that may have committed did: the first one, until a settling transaction has run the batch
+/// again, which it does only if the first one never commits.
+async fn settle(
+    shared: &Shared,
+    batch: &[Queued],
+    name: BatchName,
+    first: Decisions,
+) -> Result<Decisions, Fault> {
+    let mut known = first;
+    let mut pause = shared.waits.settle_pause_first;
+    let give_up = Instant::now() + shared.waits.settle_max;
+    loop {
+        let error = match shared.backend.settle(transaction(shared, batch, name.clone())).await {
+            Ok(Settled::Committed) => {
+                telemetry::commit_settled(Settlement::Committed);
+                return Ok(known);
+            }
+            Ok(Settled::RunAgain(committed)) => {
+                telemetry::commit_settled(Settlement::RunAgain);
+                return Ok(value_of(committed));
+            }
+            Err(TransactError::CountShort(text)) => {
+                // It was run again, so the first run left nothing, and now this one neither.
+                telemetry::commit_settled(Settlement::RunAgain);
+                return Err(Fault::CountShort(text));
+            }
+            Err(TransactError::Fatal(text)) => {
+                telemetry::commit_settled(Settlement::Unknown);
+                fail(shared, &text);
+                return Err(Fault::Unsettled);
+            }
+            Err(TransactError::Ambiguous(again)) => {
+                known = again;
+                "the answer to the settling commit was lost too".to_owned()
+            }
+            Err(
+                TransactError::Conflict(text)
+                | TransactError::Failed(text)
+                | TransactError::Unavailable(text),
+            ) => text,
+        };
+        if Instant::now() + pause >= give_up {
+            telemetry::commit_settled(Settlement::Unknown);
+            tracing::error!(error, commands = batch.len(), "a lost commit could not be settled");
+            return Err(Fault::Unsettled);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(shared.waits.settle_pause_max);
+    }
+}
+
+/// Marks the engine as failed: nothing reaches the store any more, and the server exits.
+pub(super) fn fail(shared: &Shared, text: &str) {
+    if !shared.failed.is_cancelled() {
+        tracing::error!(error = text, "the store must not be used any more");
+        shared.failed.cancel();
+    }
+}
+
+fn value_of(committed: Committed<Decisions>) -> Decisions {
+    let Touches { loaded, saved, round_trips, commits } = committed.touches;
+    telemetry::store_touched(loaded, saved, round_trips, commits);
+    committed.value
+}
+
+/// Each transaction has a name of its own; only a settling one repeats the name it settles.
+fn name(shared: &Shared, batch: &[Queued]) -> BatchName {
+    let bucket = batch.first().map_or(0, |first| first.command.account().bucket());
+    BatchName { bucket, id: shared.seams.random_bytes(), replica: shared.replica }
+}
+
+fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transaction<Decisions> {
+    let mut needs = Needs::default();
+    for queued in batch {
+        needs.claims.extend(queued.command.claim().cloned());
+        for need in queued.command.needs().into_iter().chain(queued.found.iter().cloned()) {
+            needs.add(need);
+        }
+    }
+    let inboxes: BTreeSet<InboxKey> =
+        batch.iter().filter_map(|queued| submit_inbox(&queued.command)).collect();
+    let surroundings = Surroundings {
+        // The store sets the clock when it holds the locks.
+        now: Timestamp::default(),
+        policy: shared.policy.clone(),
+        jitter: shared.seams.random(),
+        attached: shared.streams.of(inboxes.into_iter()),
+    };
+    let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
+    let decide = shared.decide;
+    let decide = Box::new(move |world: &mut World, held: &HeldIds| {
+        decide_all(world, held, &commands, decide)
+    });
+    Transaction { batch: name, needs, surroundings, decide }
+}
+
+fn submit_inbox(command: &Command) -> Option<InboxKey> {
+    let Command::Submit(submit) = command else { return None };
+    let account = submit.key.account.clone();
+    submit.inbox.clone().map(|inbox| InboxKey { account, inbox })
+}
+
+fn decide_all(
+    world: &mut World,
+    held: &HeldIds,
+    commands: &[Arc<Command>],
+    decide: DecideCommand,
+) -> Decisions {
+    let mut behind = Behind::default();
+    let mut each = Vec::with_capacity(commands.len());
+    for command in commands {
+        let is_held = command.claim().is_some_and(|key| held.0.contains(key));
+        let decision = match behind.holds_back(command) {
+            // Each submit of a held id has a patience of its own.
+            Some(Decision::BehindHeld) | None if is_held => Decision::Held,
+            Some(decision) => decision,
+            None => decide_one(world, command, decide),
+        };
+        behind.note(command, &decision);
+        each.push(decision);
+    }
+    Decisions {
+        each,
+        handed: world.handed(),
+        inboxes: world.changed_inboxes(),
+        operations: world.changed_operations(),
+        follow_ups: world.take_follow_ups(),
+    }
+}
+
+/// Decides one command; whatever is no good answer leaves the world as it was, even a panic.
+fn decide_one(world: &mut World, command: &Command, decide: DecideCommand) -> Decision {
+    world.begin();
+    let decided = catch_unwind(AssertUnwindSafe(|| decide(world, command)));
+    if !matches!(decided, Ok(Ok(_))) {
+        world.undo();
+    }
+    match decided {
+        Ok(Ok(reply)) => Decision::Answered(Box::new(Ok(reply))),
+        Ok(Err(Halt::Refused(refusal))) => Decision::Answered(Box::new(Err(*refusal))),
+        Ok(Err(Halt::Unloaded(Unloaded(needs)))) => Decision::RowsMissing(needs),
+        Err(_) => {
+            tracing::error!("a rule panicked; its command is refused, the batch goes on");
+            Decision::Answered(Box::new(Err(Refusal::Internal)))
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The whole service on given listeners: `serve` and `dev` bind them, tests and simulations hand
+//! them over.
+//!
+//! What must stay true: a shutdown first tells the probes, then ends the streams, then lets what
+//! runs complete, and ends by its deadline whatever a peer does. Deliberately not here: signals.
+
+mod tls;
+
+use std::{io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::transport::server::TcpIncoming;
+
+use crate::{
+    api::{self, Api, auth::Access, health::Health},
+    config::{Config, StoreUrl, store_url::StoreLocation},
+    engine::{Engine, EngineSettings, seams::Seams},
+    http,
+    store::{
+        OpenError, Store,
+        postgres::{Migrations, PostgresOptions, PostgresStore},
+        sqlite::{self, SqliteStore},
+    },
+    stream::StreamSettings,
+    sweeper, telemetry, wake,
+};
+
+/// How often readiness is looked at, and the metrics are tidied.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// A store that takes longer for its clock is not ready.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a server does not start, or ends before it is told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The store does not open.
+    #[error("{0}")]
+    Store(#[from] OpenError),
+    /// The certificate cannot be used.
+    #[error("{0}")]
+    Tls(#[from] tls::TlsError),
+    /// An address cannot be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The listener failed.
+    #[error("the listener failed: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// The listener ended by itself.
+    #[error("the listener ended")]
+    ListenerEnded,
+    /// The store must not be used any more.
+    #[error("the store failed and must not be used any more; look at the log, then start again")]
+    StoreFailed,
+}
+
+/// Both listeners.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For gRPC.
+    pub grpc: TcpListener,
+    /// For probes and metrics, if they are served.
+    pub admin: Option<TcpListener>,
+}
+
+/// A server that is ready to serve.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    access: Access,
+    engine: Engine,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    /// Opens the store and starts the engine. The settings were checked.
+    ///
+    /// # Errors
+    /// [`ServerError`] for a store that does not open or a certificate that cannot be used.
+    pub async fn open(
+        config: Config,
+        store: &StoreUrl,
+        access: Access,
+        seams: Seams,
+    ) -> Result<Self, ServerError> {
+        // One provider for every TLS connection of the process; a second install changes nothing.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
+        let store = open_store(store, &config, &seams).await?;
+        let settings = EngineSettings { lanes: config.lanes };
+        let engine = Engine::start(store, config.policy.to_policy(), settings, seams);
+        Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
+    }
+
+    /// The engine, for tests that look behind the listener.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether gRPC is served over TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Binds the addresses of the settings.
+    ///
+    /// # Errors
+    /// [`ServerError::Bind`] with the address.
+    pub async fn bind(&self) -> Result<Listeners, ServerError> {
+        Ok(Listeners {
+            grpc: bind(self.config.listen).await?,
+            admin: Some(bind(self.config.admin_listen).await?),
+        })
+    }
+
+    /// Binds, then serves until `shutdown`.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServerError> {
+        let listeners = self.bind().await?;
+        self.serve_on(listeners, shutdown).await
+    }
+
+    /// Serves until `shutdown`, then drains. When this returns, every answer that was given is
+    /// durable and the store is closed.
+    ///
+    /// # Errors
+    /// [`ServerError`] if it ends before `shutdown`.
+    pub async fn serve_on(
+        self,
+        listeners: Listeners,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServerError> {
+        let health = Health::starting().await;
+        // Ends the streams and the accepting of connections.
+        let drain = CancellationToken::new();
+        // Ends what goes on in the background.
+        let stop = CancellationToken::new();
+        probe(&self.engine, &health).await;
+        self.start_background(&health, listeners.admin, &stop);
+        let api = Api::new(self.engine.clone(), self.stream_settings(), drain.clone());
+        let mut serving = pin!(self.serve_grpc(api, &health, listeners.grpc, drain.clone()));
+        let failed = self.engine.failed();
+        let ended = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Ok(()),
+            () = failed.cancelled() => Err(ServerError::StoreFailed),
+            served = &mut serving => Err(served.err().unwrap_or(ServerError::ListenerEnded)),
+        };
+        tracing::info!("draining");
+        let deadline = Instant::now() + self.config.drain_deadline.to_std();
+        health.set_draining().await;
+        drain.cancel();
+        if ended.is_ok() {
+            // Connections end when their calls and streams have; a peer that never answers must
+            // not cost the engine its share of the time.
+            let half = Instant::now() + self.config.drain_deadline.to_std() / 2;
+            if tokio::time::timeout_at(half, &mut serving).await.is_err() {
+                tracing::warn!("some connections did not end in time");
+            }
+        }
+        self.finish(&stop, deadline).await;
+        ended
+    }
+
+    async fn finish(&self, stop: &CancellationToken, deadline: Instant) {
+        let finished = tokio::time::timeout_at(deadline, async {
+            self.engine.drain().await;
+            stop.cancel();
+            self.tasks.close();
+            self.tasks.wait().await;
+            self.engine.store().close().await;
+        });
+        match finished.await {
+            Ok(()) => tracing::info!("drained"),
+            Err(_) => tracing::warn!("the drain deadline passed"),
+        }
+        stop.cancel();
+    }
+
+    async fn serve_grpc(
+        &self,
+        api: Api,
+        health: &Health,
+        listener: TcpListener,
+        drain: CancellationToken,
+    ) -> Result<(), ServerError> {
+        let access = self.access.clone();
+        match &self.tls {
+            None => {
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                api::transport::serve(api, access, health, incoming, drain).await?;
+            }
+            Some(tls) => {
+                let seams = self.engine.seams();
+                let incoming = tls::incoming(listener, Arc::clone(tls), seams, drain.clone());
+                api::transport::serve(api, access, health, incoming, drain).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stream_settings(&self) -> StreamSettings {
+        StreamSettings {
+            heartbeat: self.config.heartbeat,
+            age_max: self.config.stream_age,
+            write_stall_max: self.config.write_stall,
+        }
+    }
+
+    fn start_background(
+        &self,
+        health: &Health,
+        admin: Option<TcpListener>,
+        stop: &CancellationToken,
+    ) {
+        let period = self.config.sweep_interval.to_std();
+        self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
+        self.background(wake::reread(self.engine.clone(), period, stop.clone()));
+        let metrics = telemetry::process::metrics();
+        self.background(probe_until(
+            self.engine.clone(),
+            health.clone(),
+            metrics.clone(),
+            stop.clone(),
+        ));
+        if let Some(listener) = admin {
+            let served = http::serve(listener, health.clone(), metrics, stop.clone());
+            self.background(async move {
+                if let Err(error) = served.await {
+                    tracing::error!(%error, "the admin listener failed");
+                }
+            });
+        }
+    }
+
+    /// Starts a task that [`Server::finish`] waits for.
+    fn background(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let tracked = self.tasks.token();
+        self.engine.seams().spawn(async move {
+            task.await;
+            drop(tracked);
+        });
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })
+}
+
+/// Opens the store that a URL names, with its schema up to date.
+///
+/// # Errors
+/// [`OpenError`], without the URL's password.
+pub async fn open_store(
+    store: &StoreUrl,
+    config: &Config,
+    seams: &Seams,
+) -> Result<Store, OpenError> {
+    match store.location() {
+        StoreLocation::Sqlite(path) => {
+            make_folder(path)?;
+            SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
+        }
+        StoreLocation::Postgres(url) => {
+            let options = PostgresOptions {
+                write_connections: config.pool_size,
+                ..PostgresOptions::usual(Migrations::Apply)
+            };
+            PostgresStore::open(url, seams, options).await.map(Store::Postgres)
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> Result<(), OpenError> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder)
+        .map_err(|error| OpenError(format!("cannot make {}: {error}", folder.display())))
+}
+
+async fn probe_until(
+    engine: Engine,
+    health: Health,
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+    stop: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = engine.seams().sleep(PROBE_INTERVAL) => {}
+        }
+        metrics.run_upkeep();
+        probe(&engine, &health).await;
+    }
+}
+
+async fn probe(engine: &Engine, health: &Health) {
+    let answer = tokio::time::timeout(PROBE_PATIENCE, engine.store().now()).await;
+    match answer {
+        Ok(Ok(_)) => health.set_ready().await,
+        Ok(Err(_)) | Err(_) => health.set_not_ready().await,
+    }
+}

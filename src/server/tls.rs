@@ -1,0 +1,124 @@
+//! TLS in front of gRPC, with an acceptor of our own.
+//!
+//! What must stay true: a peer that does not finish its handshake holds a place for 10 s at most,
+//! and there is a bounded number of places; HTTP/1.1 is offered beside HTTP/2. tonic's acceptor
+//! promises none of these (ecosystem gotchas 4 and 34).
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::{engine::seams::Seams, telemetry};
+
+/// A handshake takes three round trips at most; the slowest links have seconds each.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Handshakes at once: each costs about a millisecond of CPU and some tens of KiB.
+const HANDSHAKES_MAX: usize = 256;
+/// After an accept that failed (no file descriptors), time for some to be freed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read as PEM.
+    #[error("cannot read {file}: {problem}")]
+    File {
+        /// Which.
+        file: String,
+        /// Why; never content.
+        problem: String,
+    },
+    /// Certificate and key do not fit.
+    #[error("the certificate and its key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+type Connections = mpsc::Sender<io::Result<TlsStream<TcpStream>>>;
+
+/// What rustls needs; absent without a certificate.
+pub(super) fn server_config(
+    certificate: Option<&Path>,
+    key: Option<&Path>,
+) -> Result<Option<Arc<rustls::ServerConfig>>, TlsError> {
+    let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
+    let failed = |file: &Path, error: rustls_pki_types::pem::Error| TlsError::File {
+        file: file.display().to_string(),
+        problem: error.to_string(),
+    };
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .map_err(|error| failed(certificate, error))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(Arc::new(config)))
+}
+
+/// Connections whose handshake is done, until `stop`.
+pub(super) fn incoming(
+    listener: TcpListener,
+    config: Arc<rustls::ServerConfig>,
+    seams: &Seams,
+    stop: CancellationToken,
+) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
+    let (connections, accepted) = mpsc::channel(1);
+    let spawner = seams.clone();
+    seams.spawn(async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = accept(listener, TlsAcceptor::from(config), spawner, connections) => {}
+        }
+    });
+    ReceiverStream::new(accepted)
+}
+
+/// Takes a place before it accepts: what finds none waits in the kernel's queue.
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    seams: Seams,
+    connections: Connections,
+) {
+    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let tcp = match listener.accept().await {
+            Ok((tcp, _)) => tcp,
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                seams.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // Without it only latency suffers.
+        let _ = tcp.set_nodelay(true);
+        seams.spawn(shake_hands(acceptor.clone(), tcp, place, connections.clone()));
+    }
+}
+
+/// A peer that fails its handshake is its own fault: nothing is logged that it could flood.
+async fn shake_hands(
+    acceptor: TlsAcceptor,
+    tcp: TcpStream,
+    place: OwnedSemaphorePermit,
+    connections: Connections,
+) {
+    let shaken = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(tcp)).await;
+    drop(place);
+    match shaken {
+        // Not taken: the server has stopped.
+        Ok(Ok(tls)) => drop(connections.send(Ok(tls)).await),
+        Ok(Err(_)) | Err(_) => telemetry::tls_handshake_failed(),
+    }
+}

@@ -1,0 +1,348 @@
+//! Reads of pages: by keyset, in key order, each along one index.
+//!
+//! What must stay true: a page starts after the row where the last one ended, never at an offset;
+//! texts and ids are ordered by their bytes, as in the embedded store.
+
+use tokio_postgres::Row;
+
+use super::{
+    PostgresStore,
+    read::{of, of_inbox, one},
+    rows::{
+        self, Fields, audit_columns, delivery_columns, document_columns, inbox_columns,
+        lock_columns, operation_columns,
+    },
+    session::{Call, Parameter, value},
+};
+use crate::{
+    domain::{
+        audit::AuditRow,
+        delivery::{Delivery, DeliveryState, InboxKey},
+        document::Document,
+        ids::{Account, InboxName, TARGET_BYTES_MAX, Target},
+        inbox::Inbox,
+        lock::{Lock, TargetKey},
+        operation::{Operation, OperationKey},
+        record::Unreadable,
+    },
+    store::{ReadError, query::OperationPosition},
+};
+
+/// Index: operations_by_time.
+pub(super) const LIST_OPERATIONS: &str = concat!(
+    "SELECT o.operation_id, ",
+    operation_columns!(),
+    " FROM receiptd.operations o
+      WHERE o.bucket = $1::smallint AND o.account = $2::text
+        AND (o.accept_time, o.operation_id) < ($3::bigint, $4::bytea)
+      ORDER BY o.accept_time DESC, o.operation_id DESC LIMIT $5::bigint"
+);
+
+/// Index: operations_unresolved.
+pub(super) const LIST_UNRESOLVED: &str = concat!(
+    "SELECT o.operation_id, ",
+    operation_columns!(),
+    " FROM receiptd.operations o
+      WHERE o.bucket = $1::smallint AND o.account = $2::text AND o.end_time IS NULL
+        AND (o.accept_time, o.operation_id) < ($3::bigint, $4::bytea)
+      ORDER BY o.accept_time DESC, o.operation_id DESC LIMIT $5::bigint"
+);
+
+impl PostgresStore {
+    /// Operations of an account, newest first, without filter: at most `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError`], as all functions here.
+    pub async fn list_operations(
+        &self,
+        account: &Account,
+        after: Option<&OperationPosition>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, ReadError> {
+        self.page_of_operations(LIST_OPERATIONS, account, after, limit).await
+    }
+
+    /// Operations of an account that are not final, newest first: at most `limit`.
+    pub async fn list_unresolved(
+        &self,
+        account: &Account,
+        after: Option<&OperationPosition>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, ReadError> {
+        self.page_of_operations(LIST_UNRESOLVED, account, after, limit).await
+    }
+
+    async fn page_of_operations(
+        &self,
+        sql: &'static str,
+        account: &Account,
+        after: Option<&OperationPosition>,
+        limit: i64,
+    ) -> Result<Vec<Operation>, ReadError> {
+        let time = after.map_or(i64::MAX, |position| position.accept_time.0);
+        let id = after.map_or_else(Vec::new, |position| position.id.to_stored());
+        let mut parameters = of(account);
+        parameters.extend([value(time), value(id), value(limit)]);
+        let rows = self.page(sql, parameters).await?;
+        each(&rows, "operation", |fields| {
+            let key = OperationKey { account: account.clone(), id: fields.operation_id()? };
+            rows::operation(fields, key)
+        })
+    }
+
+    async fn page(
+        &self,
+        sql: &'static str,
+        parameters: Vec<Parameter<'_>>,
+    ) -> Result<Vec<Row>, ReadError> {
+        Ok(self.read(vec![Call { sql, parameters }]).await?.pop().unwrap_or_default())
+    }
+}
+
+/// Index: audit_pkey.
+const LIST_AUDIT: &str = concat!(
+    "SELECT ",
+    audit_columns!(),
+    " FROM receiptd.audit e
+      WHERE e.bucket = $1::smallint AND e.account = $2::text AND e.operation_id = $3::bytea
+        AND e.number > $4::integer
+      ORDER BY e.number LIMIT $5::bigint"
+);
+
+impl PostgresStore {
+    /// The audit rows of an operation after a number, in order: at most `limit`.
+    pub async fn list_audit(
+        &self,
+        key: &OperationKey,
+        after: i32,
+        limit: i64,
+    ) -> Result<Vec<AuditRow>, ReadError> {
+        let mut parameters = of(&key.account);
+        parameters.extend([value(key.id.to_stored()), value(after), value(limit)]);
+        let rows = self.page(LIST_AUDIT, parameters).await?;
+        each(&rows, "audit row", |fields| rows::audit(fields, key.clone()))
+    }
+}
+
+/// Index: documents_pkey.
+pub(super) const LIST_DOCUMENTS: &str = concat!(
+    "SELECT d.target, NULL::bytea, ",
+    document_columns!(),
+    " FROM receiptd.documents d
+      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.target >= $3::text
+        AND d.target > $4::text AND d.target < $5::text AND d.present = 1
+      ORDER BY d.target LIMIT $6::bigint"
+);
+
+impl PostgresStore {
+    /// Documents that exist, by target in byte order, without content: at most `limit`.
+    pub async fn list_documents(
+        &self,
+        account: &Account,
+        prefix: &str,
+        after: Option<&Target>,
+        limit: i64,
+    ) -> Result<Vec<Document>, ReadError> {
+        let mut parameters = of(account);
+        parameters.extend([value(prefix), value(after.map_or("", Target::as_str))]);
+        parameters.extend([value(end_of_prefix(prefix)), value(limit)]);
+        let rows = self.page(LIST_DOCUMENTS, parameters).await?;
+        each(&rows, "document", |fields| {
+            let target = Target::from_stored(fields.take()?);
+            rows::document(fields, TargetKey { account: account.clone(), target })
+        })
+    }
+}
+
+/// A text that is greater than every target that begins with `prefix`, and not greater than any
+/// other target after them. The bytes of UTF-8 are ordered as its characters are.
+fn end_of_prefix(prefix: &str) -> String {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        if let Some(next) = next_character(last) {
+            end.push(next);
+            return end.into_iter().collect();
+        }
+    }
+    // No prefix, or one of greatest characters only: beyond the longest target.
+    std::iter::repeat_n(char::MAX, TARGET_BYTES_MAX / char::MAX.len_utf8() + 1).collect()
+}
+
+fn next_character(character: char) -> Option<char> {
+    let next = u32::from(character) + 1;
+    // Between these lie the surrogates, which are not characters.
+    char::from_u32(next).or_else(|| (next == 0xD800).then_some('\u{E000}'))
+}
+
+/// Index: inboxes_pkey.
+const LIST_INBOXES: &str = concat!(
+    "SELECT i.inbox, ",
+    inbox_columns!(),
+    " FROM receiptd.inboxes i
+      WHERE i.bucket = $1::smallint AND i.account = $2::text AND i.inbox > $3::text
+      ORDER BY i.inbox LIMIT $4::bigint"
+);
+
+impl PostgresStore {
+    /// Inboxes of an account, by name in byte order: at most `limit`.
+    pub async fn list_inboxes(
+        &self,
+        account: &Account,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Inbox>, ReadError> {
+        let mut parameters = of(account);
+        parameters.extend([value(after), value(limit)]);
+        let rows = self.page(LIST_INBOXES, parameters).await?;
+        each(&rows, "inbox", |fields| {
+            let inbox = InboxName::from_stored(fields.take()?);
+            rows::inbox(fields, InboxKey { account: account.clone(), inbox })
+        })
+    }
+}
+
+/// Index: locks_pkey.
+const LIST_LOCKS: &str = concat!(
+    "SELECT l.target, ",
+    lock_columns!(),
+    " FROM receiptd.locks l
+      WHERE l.bucket = $1::smallint AND l.account = $2::text AND l.target > $3::text
+      ORDER BY l.target LIMIT $4::bigint"
+);
+
+impl PostgresStore {
+    /// Locks of an account, by target in byte order: at most `limit`.
+    pub async fn list_locks(
+        &self,
+        account: &Account,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Lock>, ReadError> {
+        let mut parameters = of(account);
+        parameters.extend([value(after), value(limit)]);
+        let rows = self.page(LIST_LOCKS, parameters).await?;
+        each(&rows, "lock", |fields| {
+            let target = Target::from_stored(fields.take()?);
+            rows::lock(fields, TargetKey { account: account.clone(), target })
+        })
+    }
+}
+
+/// Spares the history of the inbox, as a load's search for what a consumer holds does.
+/// Index: deliveries_due.
+pub(super) const OLDEST_OPEN: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM (
+        SELECT * FROM receiptd.deliveries d
+        WHERE d.bucket = $1::smallint AND d.due_time > 0 AND d.account || '' = $2::text
+            AND d.inbox || '' = $3::text AND d.state IN (1, 2)
+        OFFSET 0) d
+      ORDER BY d.sequence LIMIT 1"
+);
+
+impl PostgresStore {
+    /// The oldest delivery of an inbox that is PENDING or IN_FLIGHT.
+    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
+        let rows = self.page(OLDEST_OPEN, of_inbox(key)).await?;
+        Ok(each(&rows, "delivery", |fields| rows::delivery(fields, key.clone()))?.pop())
+    }
+}
+
+/// Index: deliveries_pkey.
+pub(super) const LIST_DELIVERIES: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM receiptd.deliveries d
+      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
+        AND d.sequence > $4::bigint AND d.state = ANY($5::smallint[])
+      ORDER BY d.sequence LIMIT $6::bigint"
+);
+
+/// Index: deliveries_lost.
+pub(super) const LIST_LOST: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM receiptd.deliveries d
+      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
+        AND d.sequence > $4::bigint AND d.state IN (4, 5)
+      ORDER BY d.sequence LIMIT $5::bigint"
+);
+
+impl PostgresStore {
+    /// Deliveries of an inbox after a number and in one of the states (all if empty), in order:
+    /// at most `limit`.
+    pub async fn list_deliveries(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        states: &[DeliveryState],
+        limit: i64,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        let states = if states.is_empty() { &DeliveryState::ALL[..] } else { states };
+        let states: Vec<i16> = states.iter().map(|state| *state as i16).collect();
+        let mut parameters = of_inbox(key);
+        parameters.extend([value(after), value(states), value(limit)]);
+        let rows = self.page(LIST_DELIVERIES, parameters).await?;
+        each(&rows, "delivery", |fields| rows::delivery(fields, key.clone()))
+    }
+
+    /// EXPIRED and DEAD deliveries after a number, in order: at most `limit`.
+    pub async fn list_lost(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        let mut parameters = of_inbox(key);
+        parameters.extend([value(after), value(limit)]);
+        let rows = self.page(LIST_LOST, parameters).await?;
+        each(&rows, "delivery", |fields| rows::delivery(fields, key.clone()))
+    }
+}
+
+/// Index: deliveries_pkey.
+const COUNT_ACKED: &str = "SELECT count(*) FROM (
+    SELECT 1 FROM receiptd.deliveries d
+    WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
+        AND d.sequence > $4::bigint AND d.state = 3
+    LIMIT $5::bigint) counted";
+
+impl PostgresStore {
+    /// How many deliveries after `after` are ACKED; counts at most `limit`.
+    pub async fn count_acked(
+        &self,
+        key: &InboxKey,
+        after: i64,
+        limit: i64,
+    ) -> Result<i64, ReadError> {
+        let mut parameters = of_inbox(key);
+        parameters.extend([value(after), value(limit)]);
+        let replies = self.read(vec![Call { sql: COUNT_ACKED, parameters }]).await?;
+        let row = one(&replies).ok_or(Unreadable { what: "count" })?;
+        Ok(Fields::new(row, "count").take()?)
+    }
+}
+
+/// Reads every row.
+pub(super) fn each<T>(
+    rows: &[Row],
+    what: &'static str,
+    read: impl Fn(&mut Fields<'_>) -> Result<T, Unreadable>,
+) -> Result<Vec<T>, ReadError> {
+    let read = |row| read(&mut Fields::new(row, what)).map_err(ReadError::from);
+    rows.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_prefix;
+
+    #[test]
+    fn the_end_of_a_prefix_is_right_behind_it() {
+        assert_eq!(end_of_prefix("a/"), "a0");
+        assert_eq!(end_of_prefix("\u{D7FF}"), "\u{E000}");
+        assert_eq!(end_of_prefix("a\u{10FFFF}"), "b");
+        assert!(end_of_prefix("").as_str() > "\u{10FFFF}".repeat(128).as_str());
+    }
+}

@@ -1,0 +1,350 @@
+//! Searches outside a transaction that writes: one function per statement.
+//!
+//! What must stay true: each statement walks one index from where it starts, and stops at its
+//! limit; texts and ids are compared byte for byte, as SQLite does by itself. Deliberately not
+//! here: rows by key, which are in [`super::by_key`], and the sweeper's search, in
+//! [`super::due`].
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    by_key::{self, many, one},
+    fault::Fault,
+    rows::{
+        self, audit_columns, delivery_columns, document_columns, inbox_columns, lock_columns,
+        operation_columns,
+    },
+};
+use crate::{
+    domain::{
+        audit::AuditRow,
+        delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+        document::Document,
+        ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
+        inbox::Inbox,
+        lock::{Lock, TargetKey},
+        operation::{Operation, OperationKey},
+    },
+    store::query::{InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition},
+};
+
+/// What there is under a key.
+pub(super) fn look_up(connection: &Connection, key: &OperationKey) -> Result<LookedUp, Fault> {
+    let Some(operation) = by_key::operation(connection, key)? else {
+        return Ok(LookedUp::default());
+    };
+    let delivery = match (&operation.inbox, operation.delivery_sequence) {
+        (Some(inbox), Some(sequence)) => {
+            let inbox = InboxKey { account: key.account.clone(), inbox: inbox.clone() };
+            by_key::delivery(connection, &DeliveryKey { inbox, sequence })?
+        }
+        _ => None,
+    };
+    let target = TargetKey { account: key.account.clone(), target: operation.target.clone() };
+    let document = by_key::document(connection, &target)?;
+    let lock = match operation.wait_ticket {
+        Some(_) => by_key::lock(connection, &target)?,
+        None => None,
+    };
+    Ok(LookedUp {
+        operation: Some(operation),
+        deliveries: delivery.into_iter().collect(),
+        document,
+        lock,
+    })
+}
+
+/// The start of a list that goes backwards in time: after everything.
+fn start(after: Option<&OperationPosition>) -> (i64, Vec<u8>) {
+    after.map_or((i64::MAX, Vec::new()), |after| (after.accept_time.0, after.id.to_stored()))
+}
+
+/// Index: operations_by_time, backwards.
+const LIST_OPERATIONS: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    " FROM operations INDEXED BY operations_by_time WHERE bucket = ?1 AND account = ?2 \
+     AND (accept_time, operation_id) < (?3, ?4) \
+     ORDER BY accept_time DESC, operation_id DESC LIMIT ?5"
+);
+
+/// Operations of an account, newest first.
+pub(super) fn list_operations(
+    connection: &Connection,
+    account: &Account,
+    after: Option<&OperationPosition>,
+    limit: i64,
+) -> Result<Vec<Operation>, Fault> {
+    let (time, id) = start(after);
+    let parameters = params![account.bucket(), account.as_str(), time, id, limit];
+    many(connection, LIST_OPERATIONS, parameters, rows::operation)
+}
+
+/// Index: operations_unresolved, backwards.
+const LIST_UNRESOLVED: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    " FROM operations INDEXED BY operations_unresolved WHERE bucket = ?1 AND account = ?2 \
+     AND (accept_time, operation_id) < (?3, ?4) AND end_time IS NULL \
+     ORDER BY accept_time DESC, operation_id DESC LIMIT ?5"
+);
+
+/// Operations of an account that are not final, newest first.
+pub(super) fn list_unresolved(
+    connection: &Connection,
+    account: &Account,
+    after: Option<&OperationPosition>,
+    limit: i64,
+) -> Result<Vec<Operation>, Fault> {
+    let (time, id) = start(after);
+    let parameters = params![account.bucket(), account.as_str(), time, id, limit];
+    many(connection, LIST_UNRESOLVED, parameters, rows::operation)
+}
+
+/// Index: the primary key.
+const LIST_AUDIT: &str = concat!(
+    "SELECT ",
+    audit_columns!(),
+    " FROM audit WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND number > ?4 \
+     ORDER BY number LIMIT ?5"
+);
+
+/// The audit rows of an operation after a number.
+pub(super) fn list_audit(
+    connection: &Connection,
+    key: &OperationKey,
+    after: i32,
+    limit: i64,
+) -> Result<Vec<AuditRow>, Fault> {
+    let OperationKey { account, id } = key;
+    let parameters = params![account.bucket(), account.as_str(), id.to_stored(), after, limit];
+    many(connection, LIST_AUDIT, parameters, rows::audit_row)
+}
+
+/// Index: the primary key. The prefix is a range, so that nothing beside it is read; the `+`
+/// keeps the walk from starting at the cursor where that comes before the prefix.
+const LIST_DOCUMENTS: &str = concat!(
+    "SELECT ",
+    document_columns!(),
+    " FROM documents WHERE bucket = ?1 AND account = ?2 AND +target > ?3 \
+     AND target >= max(?3, ?4) AND target < ?5 AND present = 1 ORDER BY target LIMIT ?6"
+);
+
+/// Documents that exist, by target.
+pub(super) fn list_documents(
+    connection: &Connection,
+    account: &Account,
+    prefix: &str,
+    after: Option<&Target>,
+    limit: i64,
+) -> Result<Vec<Document>, Fault> {
+    let after = after.map_or("", Target::as_str);
+    let end = end_of_prefix(prefix);
+    let parameters = params![account.bucket(), account.as_str(), after, prefix, end, limit];
+    many(connection, LIST_DOCUMENTS, parameters, rows::document)
+}
+
+/// The first text after all targets with this prefix. UTF-8 sorts by code points, so the last
+/// character that has a next one is replaced by it.
+pub(super) fn end_of_prefix(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return end;
+        }
+    }
+    // No end: longer than any target, of the highest character.
+    String::from(char::MAX).repeat(TARGET_BYTES_MAX / char::MAX.len_utf8() + 1)
+}
+
+/// Index: the primary key.
+const LIST_INBOXES: &str = concat!(
+    "SELECT ",
+    inbox_columns!(),
+    " FROM inboxes NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox > ?3 \
+     ORDER BY inbox LIMIT ?4"
+);
+
+/// Inboxes of an account, by name.
+pub(super) fn list_inboxes(
+    connection: &Connection,
+    account: &Account,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<Inbox>, Fault> {
+    let parameters = params![account.bucket(), account.as_str(), after, limit];
+    many(connection, LIST_INBOXES, parameters, rows::inbox)
+}
+
+/// Index: deliveries_due, which lists what has not ended; see the search for what is held.
+const OLDEST_OPEN: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries INDEXED BY deliveries_due \
+     WHERE bucket = ?1 AND due_time IS NOT NULL AND account = ?2 AND inbox = ?3 \
+     AND state IN (1, 2) ORDER BY sequence LIMIT 1"
+);
+
+/// The oldest delivery of an inbox that has not ended.
+pub(super) fn oldest_open(
+    connection: &Connection,
+    key: &InboxKey,
+) -> Result<Option<Delivery>, Fault> {
+    let parameters = params![key.account.bucket(), key.account.as_str(), key.inbox.as_str()];
+    one(connection, OLDEST_OPEN, parameters, rows::delivery)
+}
+
+/// Index: the primary key. The states are the bits of a number.
+const LIST_DELIVERIES: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
+     AND sequence > ?4 AND (?5 >> state) & 1 ORDER BY sequence LIMIT ?6"
+);
+
+/// Deliveries of an inbox after a number and in one of the states (all if empty).
+pub(super) fn list_deliveries(
+    connection: &Connection,
+    key: &InboxKey,
+    after: i64,
+    states: &[DeliveryState],
+    limit: i64,
+) -> Result<Vec<Delivery>, Fault> {
+    let states = if states.is_empty() { &DeliveryState::ALL } else { states };
+    let bits = states.iter().fold(0_i64, |bits, state| bits | (1 << (*state as i16)));
+    let InboxKey { account, inbox } = key;
+    let parameters =
+        params![account.bucket(), account.as_str(), inbox.as_str(), after, bits, limit];
+    many(connection, LIST_DELIVERIES, parameters, rows::delivery)
+}
+
+/// Index: deliveries_lost.
+const LIST_LOST: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries INDEXED BY deliveries_lost \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4 AND state IN (4, 5) \
+     ORDER BY sequence LIMIT ?5"
+);
+
+/// EXPIRED and DEAD deliveries after a number.
+pub(super) fn list_lost(
+    connection: &Connection,
+    key: &InboxKey,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<Delivery>, Fault> {
+    let InboxKey { account, inbox } = key;
+    let parameters = params![account.bucket(), account.as_str(), inbox.as_str(), after, limit];
+    many(connection, LIST_LOST, parameters, rows::delivery)
+}
+
+/// Index: the primary key.
+const COUNT_ACKED: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries NOT INDEXED \
+    WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4 AND state = 3 LIMIT ?5)";
+
+/// How many deliveries after a number are ACKED, up to a limit.
+pub(super) fn count_acked(
+    connection: &Connection,
+    key: &InboxKey,
+    after: i64,
+    limit: i64,
+) -> Result<i64, Fault> {
+    let InboxKey { account, inbox } = key;
+    let parameters = params![account.bucket(), account.as_str(), inbox.as_str(), after, limit];
+    let mut statement = connection.prepare_cached(COUNT_ACKED)?;
+    Ok(statement.query_row(parameters, |row| row.get(0))?)
+}
+
+/// Index: the primary key.
+const LIST_LOCKS: &str = concat!(
+    "SELECT ",
+    lock_columns!(),
+    " FROM locks NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND target > ?3 \
+     ORDER BY target LIMIT ?4"
+);
+
+/// Locks of an account, by target.
+pub(super) fn list_locks(
+    connection: &Connection,
+    account: &Account,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<Lock>, Fault> {
+    let parameters = params![account.bucket(), account.as_str(), after, limit];
+    many(connection, LIST_LOCKS, parameters, rows::lock)
+}
+
+/// Index: the primary key.
+const GLIMPSE_OPERATION: &str = "SELECT state, outcome_version FROM operations NOT INDEXED \
+    WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3";
+
+/// What somebody who waits for an operation compares.
+pub(super) fn glimpse_operation(
+    connection: &Connection,
+    key: &OperationKey,
+) -> Result<Option<OperationGlimpse>, Fault> {
+    let parameters = params![key.account.bucket(), key.account.as_str(), key.id.to_stored()];
+    let mut statement = connection.prepare_cached(GLIMPSE_OPERATION)?;
+    let read = statement.query_row(parameters, |row| {
+        Ok(OperationGlimpse { state: row.get(0)?, outcome_version: row.get(1)? })
+    });
+    Ok(read.optional()?)
+}
+
+/// Index: the primary key.
+const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, in_flight, \
+    acked_total + expired_total + dead_total, consumer_epoch FROM inboxes NOT INDEXED \
+    WHERE bucket = ?1 AND account = ?2 AND inbox = ?3";
+
+/// What an open stream compares.
+pub(super) fn glimpse_inbox(
+    connection: &Connection,
+    key: &InboxKey,
+) -> Result<Option<InboxGlimpse>, Fault> {
+    let parameters = params![key.account.bucket(), key.account.as_str(), key.inbox.as_str()];
+    let mut statement = connection.prepare_cached(GLIMPSE_INBOX)?;
+    let read = statement.query_row(parameters, |row| {
+        Ok(InboxGlimpse {
+            last_sequence: row.get(0)?,
+            pending: row.get(1)?,
+            in_flight: row.get(2)?,
+            ended: row.get(3)?,
+            consumer_epoch: row.get(4)?,
+        })
+    });
+    Ok(read.optional()?)
+}
+
+/// The key of a batch's row.
+pub(super) type BatchKey = (i16, Vec<u8>);
+
+/// Index: none; the table holds an hour of batches. It is read by a reader, so that the writer
+/// does not wait for the walk.
+const OLD_BATCHES: &str = "WITH newest AS MATERIALIZED (\
+    SELECT replica, max(time) AS time FROM batches GROUP BY replica) \
+    SELECT batches.bucket, batches.batch FROM batches \
+    JOIN newest ON newest.replica = batches.replica \
+    WHERE batches.time < ?1 AND batches.time < newest.time LIMIT ?2";
+
+/// Batches from before a time that are not their replica's newest.
+pub(super) fn old_batches(
+    connection: &Connection,
+    before: Timestamp,
+    limit: i64,
+) -> Result<Vec<BatchKey>, Fault> {
+    many(connection, OLD_BATCHES, params![before.0, limit], |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Index: the primary key.
+const DELETE_BATCH: &str = "DELETE FROM batches WHERE bucket = ?1 AND batch = ?2";
+
+/// Deletes a batch's row; returns how many went. None is no mistake: another process that sweeps
+/// may have been first.
+pub(super) fn delete_batch(
+    connection: &Connection,
+    (bucket, batch): &BatchKey,
+) -> Result<usize, Fault> {
+    Ok(connection.prepare_cached(DELETE_BATCH)?.execute(params![bucket, batch])?)
+}

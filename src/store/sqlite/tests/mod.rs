@@ -1,0 +1,7 @@
+//! The promises of the embedded store that no rule depends on being told.
+
+mod fixtures;
+mod opening;
+mod reading;
+mod saving;
+mod turns;

@@ -1,0 +1,427 @@
+//! The loop of a stream: what ends it, what it waits for, and in which order it works.
+//!
+//! What must stay true: every wait ends on shutdown and when the receiver is gone; a failing store
+//! never ends a stream and never stops its heartbeats.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::mpsc::{self, OwnedPermit},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Frame, STREAM_ENDS, STREAMS, StreamSettings,
+    ends::{End, Fault, close},
+    gaps::GapRange,
+    progress::Progress,
+    work::{self, Page},
+};
+use crate::{
+    domain::{
+        delivery::InboxKey,
+        ids::{Span, Timestamp},
+        inbox::{Consumer, Inbox},
+        refusal::Refusal,
+        token::ResumeToken,
+    },
+    engine::{Engine, Handed},
+    wake::Watch,
+};
+
+/// Between two looks at what may have become due without a hint, such as the end of a backoff.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two looks that hints ask for: under load they fold, and nobody feels the wait.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// The first and the longest pause while the store can't be reached.
+const BACKOFF_FIRST: Duration = Duration::from_millis(400);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A heartbeat doesn't wait longer than this for the store's clock.
+const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What an opening yields.
+pub(super) struct Start {
+    /// The token's position; absent without a token.
+    pub(super) position: Option<i64>,
+    /// The inbox as it was then.
+    pub(super) opened: Inbox,
+    /// The consumer with its epoch.
+    pub(super) consumer: Consumer,
+}
+
+/// What the next turn has to do with the store.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Page,
+    Renew,
+    Withdraw,
+    Offer,
+    Look,
+}
+
+/// What a wait ended with.
+enum Event {
+    Shutdown,
+    Gone,
+    Timer,
+    Handed(Option<Handed>),
+    Changed,
+}
+
+/// When something is due without a hint.
+#[derive(Debug)]
+pub(super) struct Timers {
+    heartbeat: Instant,
+    tick: Instant,
+    /// The lease of the consumer.
+    pub(super) renew: Instant,
+    /// The end of the stream.
+    age: Instant,
+    /// The last look at the inbox row.
+    pub(super) looked: Instant,
+    /// While the store is out of reach: no work before this.
+    rest: Option<Instant>,
+}
+
+/// A running stream.
+pub(super) struct Life {
+    pub(super) engine: Engine,
+    pub(super) inbox: InboxKey,
+    pub(super) consumer: Consumer,
+    settings: StreamSettings,
+    shutdown: CancellationToken,
+    watch: Watch,
+    sender: mpsc::Sender<Result<Frame, Refusal>>,
+    /// The inbox row as last read.
+    pub(super) known: Inbox,
+    pub(super) progress: Progress,
+    /// In flight to us, and not sent yet.
+    pub(super) page: Option<Page>,
+    /// Deliveries that submits put in flight themselves; attached once the backlog is sent.
+    pub(super) handed: Option<mpsc::Receiver<Handed>>,
+    pub(super) look_wanted: bool,
+    pub(super) offer_wanted: bool,
+    withdrawals_wanted: bool,
+    /// Some delivery of the inbox ended since the shown ones were compared.
+    pub(super) ended_changed: bool,
+    /// How many lost deliveries the inbox had when the last of them were told.
+    pub(super) lost_told: i64,
+    /// What the inbox had to offer when an offer last came back short: another one is worth its
+    /// transaction only when this changed, or time passed.
+    pub(super) exhausted: Option<(i64, i64, i64)>,
+    pub(super) timers: Timers,
+    pause: Duration,
+    /// The store's clock, and when it was read.
+    store_clock: (Timestamp, Instant),
+}
+
+impl Life {
+    pub(super) fn new(
+        engine: Engine,
+        start: Start,
+        settings: StreamSettings,
+        shutdown: CancellationToken,
+        watch: Watch,
+        sender: mpsc::Sender<Result<Frame, Refusal>>,
+    ) -> Self {
+        let Start { position, opened, consumer } = start;
+        let now = Instant::now();
+        let age = spread(settings.age_max.to_std(), engine.seams().random());
+        let timers = Timers {
+            heartbeat: now + settings.heartbeat.to_std(),
+            tick: now + TICK,
+            renew: now + engine.policy().consumer_lease.to_std() / 3,
+            age: now + age,
+            looked: now,
+            rest: None,
+        };
+        Life {
+            inbox: opened.key.clone(),
+            progress: Progress::new(position.unwrap_or(0), &opened, consumer.window),
+            store_clock: (consumer.open_time, now),
+            consumer,
+            settings,
+            shutdown,
+            watch,
+            sender,
+            page: None,
+            handed: None,
+            look_wanted: false,
+            offer_wanted: true,
+            withdrawals_wanted: false,
+            ended_changed: false,
+            lost_told: work::lost(&opened),
+            known: opened,
+            exhausted: None,
+            timers,
+            pause: BACKOFF_FIRST,
+            engine,
+        }
+    }
+
+    /// Runs until the end, says why, and gives back what it holds.
+    pub(super) async fn run(
+        mut self,
+        position: Option<i64>,
+        last_word: OwnedPermit<Result<Frame, Refusal>>,
+    ) {
+        metrics::gauge!(STREAMS).increment(1.0);
+        let end = match self.begin(position).await {
+            Ok(()) => self.follow().await,
+            Err(Fault::End(end)) => end,
+            Err(Fault::Retry(refusal)) => End::Refused(refusal),
+        };
+        metrics::gauge!(STREAMS).decrement(1.0);
+        metrics::counter!(STREAM_ENDS, "cause" => end.cause()).increment(1);
+        if let Some(word) = self.last_word(&end) {
+            last_word.send(word);
+        }
+        let Life { engine, inbox, consumer, sender, handed, .. } = self;
+        // The client sees the end at once, whatever giving back takes.
+        drop((sender, handed));
+        close(&engine, &inbox, &consumer, &end).await;
+    }
+
+    /// The first frames: `Opened`, then what was lost since the token.
+    async fn begin(&mut self, position: Option<i64>) -> Result<(), Fault> {
+        let acked_elsewhere = self.count_acked_elsewhere(position).await?;
+        let opened = Frame::Opened {
+            resume_token: self.token(),
+            inbox: Box::new(self.known.clone()),
+            consumer: self.consumer.clone(),
+            acked_elsewhere,
+            heartbeat: self.settings.heartbeat,
+        };
+        self.send(opened).await?;
+        self.tell_lost(position.unwrap_or(0), self.progress.last_at_open()).await
+    }
+
+    async fn follow(&mut self) -> End {
+        loop {
+            if let Err(end) = self.turn().await {
+                return end;
+            }
+        }
+    }
+
+    /// One turn: timers and handed deliveries first, then one piece of work, or a wait.
+    async fn turn(&mut self) -> Result<(), End> {
+        let now = Instant::now();
+        if self.shutdown.is_cancelled() {
+            return Err(End::Shutdown);
+        }
+        if now >= self.timers.age {
+            return Err(End::Aged);
+        }
+        self.run_timers(now).await?;
+        if let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
+            return self.send_handed(handed).await;
+        }
+        if self.timers.rest.is_some_and(|until| now < until) {
+            return self.wait().await;
+        }
+        let Some(work) = self.next_work(now) else { return self.wait().await };
+        let done = match work {
+            Work::Page => self.send_page().await,
+            Work::Renew => self.renew().await,
+            Work::Withdraw => self.tell_withdrawn().await,
+            Work::Offer => self.offer().await,
+            Work::Look => self.look().await,
+        };
+        match done {
+            Ok(()) => self.recover(),
+            Err(Fault::End(end)) => return Err(end),
+            Err(Fault::Retry(refusal)) => self.rest(&refusal),
+        }
+        Ok(())
+    }
+
+    fn next_work(&self, now: Instant) -> Option<Work> {
+        if self.page.is_some() {
+            Some(Work::Page)
+        } else if now >= self.timers.renew {
+            Some(Work::Renew)
+        } else if self.withdrawals_wanted {
+            Some(Work::Withdraw)
+        } else if self.offer_wanted {
+            Some(Work::Offer)
+        } else if self.look_wanted && now >= self.timers.looked + LOOK_PAUSE {
+            Some(Work::Look)
+        } else {
+            None
+        }
+    }
+
+    async fn run_timers(&mut self, now: Instant) -> Result<(), End> {
+        if now >= self.timers.tick {
+            self.timers.tick = now + TICK;
+            if self.known.pending > 0 {
+                // A backoff may have ended.
+                self.exhausted = None;
+                self.look_wanted = true;
+            }
+            self.withdrawals_wanted = self.ended_changed;
+        }
+        if now >= self.timers.heartbeat {
+            self.timers.heartbeat = now + self.settings.heartbeat.to_std();
+            let now = self.store_time().await;
+            self.send(Frame::Heartbeat { resume_token: self.token(), now }).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a hint, a handed delivery, a timer or the end.
+    async fn wait(&mut self) -> Result<(), End> {
+        let timer = self.next_timer();
+        let hints_wanted = !self.look_wanted;
+        let Life { shutdown, sender, handed, watch, .. } = self;
+        let event = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Event::Shutdown,
+            () = sender.closed() => Event::Gone,
+            handed = receive(handed) => Event::Handed(handed),
+            () = watch.changed(), if hints_wanted => Event::Changed,
+            () = tokio::time::sleep_until(timer) => Event::Timer,
+        };
+        match event {
+            Event::Shutdown => Err(End::Shutdown),
+            Event::Gone => Err(End::Gone),
+            Event::Timer => Ok(()),
+            Event::Handed(Some(handed)) => self.send_handed(handed).await,
+            Event::Handed(None) => {
+                // The engine forgot us: the inbox row says why.
+                self.handed = None;
+                self.look_wanted = true;
+                Ok(())
+            }
+            Event::Changed => {
+                self.look_wanted = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn next_timer(&self) -> Instant {
+        let timers = &self.timers;
+        let next = timers.heartbeat.min(timers.tick).min(timers.age);
+        match timers.rest.filter(|until| *until > Instant::now()) {
+            Some(until) => next.min(until),
+            None if self.look_wanted => next.min(timers.renew).min(timers.looked + LOOK_PAUSE),
+            None => next.min(timers.renew),
+        }
+    }
+
+    /// Puts a frame into the channel; a client that takes none for too long is given up.
+    pub(super) async fn send(&mut self, frame: Frame) -> Result<(), End> {
+        let stall = self.settings.write_stall_max.to_std();
+        tokio::select! {
+            biased;
+            permit = tokio::time::timeout(stall, self.sender.reserve()) => match permit {
+                Ok(Ok(permit)) => {
+                    permit.send(Ok(frame));
+                    Ok(())
+                }
+                Ok(Err(_)) => Err(End::Gone),
+                Err(_) => Err(End::Stalled),
+            },
+            () = self.shutdown.cancelled() => Err(End::Shutdown),
+        }
+    }
+
+    pub(super) async fn send_gap(&mut self, range: GapRange) -> Result<(), End> {
+        self.progress.told(&range);
+        self.send(range.into_frame()).await
+    }
+
+    pub(super) fn token(&self) -> String {
+        let facts = self.engine.store().facts();
+        let token = ResumeToken {
+            inbox: self.inbox.clone(),
+            generation: self.known.generation,
+            store_epoch: facts.epoch.clone(),
+            position: self.progress.position(),
+        };
+        token.seal(&facts.token_key)
+    }
+
+    /// The store's clock; while it can't be read, as it was plus the time since.
+    async fn store_time(&mut self) -> Timestamp {
+        let read = tokio::time::timeout(CLOCK_PATIENCE, self.engine.store().now()).await;
+        if let Ok(Ok(now)) = read {
+            self.store_clock = (now, Instant::now());
+        }
+        let (time, read_at) = self.store_clock;
+        time + Span(i64::try_from(read_at.elapsed().as_micros()).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn withdrawals_told(&mut self) {
+        self.withdrawals_wanted = false;
+        self.ended_changed = false;
+    }
+
+    fn rest(&mut self, refusal: &Refusal) {
+        if self.timers.rest.is_none() {
+            tracing::debug!(reason = refusal.reason(), "a stream waits for the store");
+        }
+        // Half of the pause is left to chance, so that streams don't come back together.
+        let half = self.pause / 2;
+        let share = u32::try_from(self.engine.seams().random() % 1_001).unwrap_or(0);
+        self.timers.rest = Some(Instant::now() + half + half * share / 1_000);
+        self.pause = (self.pause * 2).min(BACKOFF_MAX);
+        // Whatever failed may have happened all the same: the row is read again.
+        self.look_wanted = true;
+    }
+
+    fn recover(&mut self) {
+        self.timers.rest = None;
+        self.pause = BACKOFF_FIRST;
+    }
+
+    fn last_word(&self, end: &End) -> Option<Result<Frame, Refusal>> {
+        let draining = |reason: &str, first: Span, spread: u64| {
+            let jitter = i64::try_from(self.engine.seams().random() % spread).unwrap_or(0);
+            Ok(Frame::Draining {
+                reason: reason.to_owned(),
+                retry: first + Span::millis(jitter),
+                resume_token: self.token(),
+            })
+        };
+        match end {
+            End::Gone => None,
+            End::Shutdown => Some(draining("the server is shutting down", Span::seconds(1), 2_001)),
+            End::Aged => {
+                Some(draining("the stream reached its maximum age", Span::seconds(1), 2_001))
+            }
+            End::Stalled => Some(Err(Refusal::SlowConsumer)),
+            End::Refused(refusal) => Some(Err((**refusal).clone())),
+        }
+    }
+}
+
+/// The next handed deliveries; never ends while the stream is not attached.
+async fn receive(handed: &mut Option<mpsc::Receiver<Handed>>) -> Option<Handed> {
+    match handed {
+        Some(handed) => handed.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// `span` ± 10 %, so that streams that opened together do not end together.
+fn spread(span: Duration, random: u64) -> Duration {
+    let thousandths = u32::try_from(random % 201).unwrap_or(0);
+    span.mul_f64(f64::from(900 + thousandths) / 1_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(spread(hour, 0), Duration::from_secs(3_240));
+        assert_eq!(spread(hour, 100), hour);
+        assert_eq!(spread(hour, 200), Duration::from_secs(3_960));
+    }
+}

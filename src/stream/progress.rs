@@ -1,0 +1,373 @@
+//! How far a stream has come: what it showed, what it told, and the position of its token.
+//!
+//! What must stay true: a token never claims more than was sent. A position that is too low costs
+//! a gap told twice; one that is too high would leave a lost number untold. Deliveries themselves
+//! do not depend on it: whatever is unacked comes again, before the position too.
+
+use std::collections::BTreeSet;
+
+use super::gaps::{GapRange, Told};
+use crate::domain::{
+    delivery::{Delivery, DeliveryState},
+    ids::{ConsumerId, OperationId},
+    inbox::Inbox,
+};
+
+/// A shown delivery that ended elsewhere.
+pub(super) type Ended = (i64, OperationId, DeliveryState);
+
+/// Shown deliveries that are watched beyond the window: what returned after its ack deadline leaves
+/// the window and is still worth a word when it ends.
+const WATCHED_BEYOND_WINDOW: usize = 1_000;
+
+/// Whether everything that was there at the opening has been sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backlog {
+    /// Not yet.
+    Sending,
+    /// It has, and the client was told.
+    Sent,
+}
+
+/// How far a stream has come.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// What the next token says.
+    position: i64,
+    /// Every number up to here was shown to somebody, was told, or had been acked.
+    cursor: i64,
+    /// The highest number at the opening.
+    last_at_open: i64,
+    backlog: Backlog,
+    /// Shown on this stream, and not known to have ended.
+    shown: BTreeSet<i64>,
+    shown_max: usize,
+    told: Told,
+}
+
+impl Progress {
+    /// At the opening, from the token's position (0 without a token).
+    pub(super) fn new(position: i64, opened: &Inbox, window: i64) -> Self {
+        let window = usize::try_from(window).unwrap_or(1).max(1);
+        Progress {
+            position,
+            cursor: opened.offered.max(position),
+            last_at_open: opened.last_sequence(),
+            backlog: Backlog::Sending,
+            shown: BTreeSet::new(),
+            shown_max: window.saturating_add(WATCHED_BEYOND_WINDOW),
+            told: Told::default(),
+        }
+    }
+
+    pub(super) fn position(&self) -> i64 {
+        self.position
+    }
+
+    pub(super) fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    pub(super) fn last_at_open(&self) -> i64 {
+        self.last_at_open
+    }
+
+    pub(super) fn backlog(&self) -> Backlog {
+        self.backlog
+    }
+
+    /// Up to which number everything is with somebody, told or acked once the page of an offer is
+    /// sent. While deliveries that were never sent wait although the offer found no more, they are
+    /// past their ack window and about to be swept: the cursor waits until they can be told.
+    pub(super) fn covered(&self, inbox: &Inbox, offer: Offered) -> i64 {
+        match (has_fresh(inbox), offer) {
+            (false, _) => inbox.last_sequence(),
+            (true, Offered::Full) => inbox.offered.max(self.cursor),
+            (true, Offered::Short) => self.cursor,
+        }
+    }
+
+    /// Whether everything that was there at the opening and can be sent now is with the client,
+    /// once the page of an offer is sent.
+    pub(super) fn backlog_ends(&self, inbox: &Inbox, offer: Offered) -> bool {
+        match offer {
+            Offered::Short => true,
+            Offered::Full => {
+                inbox.pending == 0
+                    || (inbox.returned == 0 && self.covered(inbox, offer) >= self.last_at_open)
+            }
+        }
+    }
+
+    /// Whether numbers between the cursor and `covered` are missing from a page: shown to others,
+    /// acked, or lost.
+    pub(super) fn misses_any(&self, page: &[i64], covered: i64) -> bool {
+        let fresh = page.iter().filter(|number| (self.cursor + 1..=covered).contains(*number));
+        let fresh = i64::try_from(fresh.count()).unwrap_or(i64::MAX);
+        fresh < covered - self.cursor
+    }
+
+    /// Whether a lost number is still to be told.
+    pub(super) fn is_untold(&self, sequence: i64) -> bool {
+        !self.told.holds(sequence) && !self.shown.contains(&sequence)
+    }
+
+    /// A range was told.
+    pub(super) fn told(&mut self, range: &GapRange) {
+        if range.last > self.cursor {
+            self.told.add(range.first, range.last);
+        }
+    }
+
+    /// A delivery goes out with the next frame. While redeliveries of the backlog are still to
+    /// come, only they raise the position: they come by number, new ones beside them.
+    pub(super) fn show(&mut self, delivery: &Delivery, inbox: &Inbox) {
+        let sequence = delivery.key.sequence;
+        self.shown.insert(sequence);
+        while self.shown.len() > self.shown_max {
+            self.shown.pop_first();
+        }
+        if self.in_order(inbox) || delivery.attempt > 1 {
+            self.position = self.position.max(sequence);
+        }
+    }
+
+    /// A page has been sent as a whole.
+    pub(super) fn cover(&mut self, covered: i64, inbox: &Inbox) {
+        self.cursor = self.cursor.max(covered);
+        self.told.forget_up_to(self.cursor);
+        if self.in_order(inbox) {
+            self.position = self.position.max(self.cursor);
+        }
+    }
+
+    /// Everything that was there at the opening has been sent.
+    pub(super) fn catch_up(&mut self) {
+        self.backlog = Backlog::Sent;
+        self.position = self.position.max(self.cursor);
+    }
+
+    fn in_order(&self, inbox: &Inbox) -> bool {
+        self.backlog == Backlog::Sent || inbox.returned == 0
+    }
+
+    /// The numbers to ask for when something ended.
+    pub(super) fn shown(&self) -> Vec<i64> {
+        self.shown.iter().copied().collect()
+    }
+
+    /// Compares what was shown with the rows as they are, those that exist: returns what ended
+    /// elsewhere, and forgets what is no longer this stream's concern.
+    pub(super) fn settle(&mut self, rows: &[Delivery], consumer: &ConsumerId) -> Vec<Ended> {
+        let mut kept = BTreeSet::new();
+        let mut ended = Vec::new();
+        for row in rows {
+            let sequence = row.key.sequence;
+            if !self.shown.contains(&sequence) {
+                continue;
+            }
+            match fate(row, consumer) {
+                Fate::Open => drop(kept.insert(sequence)),
+                Fate::Elsewhere => {}
+                Fate::Ended => ended.push((sequence, row.operation_id.clone(), row.state)),
+            }
+        }
+        self.shown = kept;
+        ended
+    }
+}
+
+/// Whether deliveries wait that were never sent.
+pub(super) fn has_fresh(inbox: &Inbox) -> bool {
+    inbox.pending > inbox.returned
+}
+
+/// Whether an offer returned as many deliveries as it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// There may be more.
+    Full,
+    /// There was no more.
+    Short,
+}
+
+/// What became of a shown delivery.
+enum Fate {
+    /// It may still end.
+    Open,
+    /// The client knows, or another consumer has it now.
+    Elsewhere,
+    /// It ended, and the client does not know.
+    Ended,
+}
+
+fn fate(row: &Delivery, consumer: &ConsumerId) -> Fate {
+    match row.state {
+        DeliveryState::Pending => Fate::Open,
+        DeliveryState::InFlight => match &row.consumer {
+            Some((holder, _)) if holder == consumer => Fate::Open,
+            Some(_) | None => Fate::Elsewhere,
+        },
+        DeliveryState::Acked => match &row.ack {
+            Some(ack) if ack.consumer == consumer.as_str() => Fate::Elsewhere,
+            Some(_) | None => Fate::Ended,
+        },
+        DeliveryState::Expired | DeliveryState::Dead => Fate::Ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::delivery::AckEvidence,
+        domain::ids::Timestamp,
+        stream::testing::{delivery, inbox},
+    };
+
+    fn sent(progress: &mut Progress, numbers: &[(i64, i32)], inbox: &Inbox) {
+        for (sequence, attempt) in numbers {
+            let mut delivery = delivery(*sequence, DeliveryState::InFlight);
+            delivery.attempt = *attempt;
+            progress.show(&delivery, inbox);
+        }
+    }
+
+    fn opened(last: i64, offered: i64, pending: i64, returned: i64) -> Inbox {
+        Inbox { next_sequence: last + 1, offered, pending, returned, ..inbox() }
+    }
+
+    #[test]
+    fn the_position_follows_what_was_sent() {
+        let at_open = opened(10, 0, 10, 0);
+        let mut progress = Progress::new(0, &at_open, 100);
+        sent(&mut progress, &[(1, 1), (2, 1), (3, 1)], &at_open);
+        assert_eq!(progress.position(), 3, "not the ten that the inbox has");
+        let after = opened(10, 5, 5, 0);
+        progress.cover(progress.covered(&after, Offered::Full), &after);
+        assert_eq!(progress.position(), 5, "4 and 5 had been acked");
+    }
+
+    #[test]
+    fn the_cursor_waits_for_numbers_that_are_about_to_be_lost() {
+        let at_open = opened(10, 0, 10, 0);
+        let progress = Progress::new(0, &at_open, 100);
+        let unswept = opened(10, 10, 7, 0);
+        assert_eq!(progress.covered(&unswept, Offered::Short), 0, "seven can still be told");
+        assert_eq!(progress.covered(&opened(10, 10, 0, 0), Offered::Short), 10);
+        assert_eq!(progress.covered(&opened(10, 10, 2, 2), Offered::Short), 10, "they come back");
+    }
+
+    #[test]
+    fn redeliveries_of_the_backlog_hold_the_position_back() {
+        let at_open = opened(110, 100, 60, 50);
+        let mut progress = Progress::new(0, &at_open, 100);
+        sent(&mut progress, &[(1, 2), (2, 2), (101, 1)], &at_open);
+        progress.cover(101, &at_open);
+        assert_eq!(progress.position(), 2, "3 to 50 are still to come and may be lost before");
+        let drained = opened(110, 110, 0, 0);
+        sent(&mut progress, &[(3, 2), (110, 1)], &drained);
+        progress.cover(110, &drained);
+        assert_eq!(progress.position(), 110);
+    }
+
+    #[test]
+    fn catching_up_takes_the_position_to_the_cursor() {
+        let at_open = opened(100, 100, 1, 1);
+        let mut progress = Progress::new(40, &at_open, 100);
+        assert_eq!((progress.position(), progress.cursor()), (40, 100));
+        assert!(progress.backlog_ends(&at_open, Offered::Short), "the one left backs off");
+        progress.catch_up();
+        assert_eq!((progress.position(), progress.backlog()), (100, Backlog::Sent));
+    }
+
+    #[test]
+    fn the_backlog_ends_once_when_nothing_of_the_opening_can_be_sent() {
+        let progress = Progress::new(0, &opened(100, 0, 100, 0), 10);
+        let full = Offered::Full;
+        assert!(!progress.backlog_ends(&opened(100, 50, 50, 0), full));
+        assert!(progress.backlog_ends(&opened(100, 100, 0, 0), full), "nothing is left");
+        assert!(progress.backlog_ends(&opened(120, 100, 20, 0), full), "what is left is newer");
+        assert!(!progress.backlog_ends(&opened(120, 100, 20, 1), full), "one came back");
+        assert!(progress.backlog_ends(&opened(100, 50, 50, 0), Offered::Short));
+    }
+
+    #[test]
+    fn a_page_with_holes_is_noticed() {
+        let progress = Progress::new(4, &opened(10, 4, 6, 0), 10);
+        assert!(!progress.misses_any(&[5, 6, 7], 7));
+        assert!(!progress.misses_any(&[2, 5, 6, 7], 7), "a redelivery beside");
+        assert!(progress.misses_any(&[5, 7], 7));
+        assert!(progress.misses_any(&[], 7));
+        assert!(!progress.misses_any(&[], 4));
+    }
+
+    #[test]
+    fn what_was_told_or_shown_is_not_told_again() {
+        let at_open = opened(10, 2, 3, 0);
+        let mut progress = Progress::new(0, &at_open, 10);
+        let range = |first, last| GapRange {
+            first,
+            last,
+            cause: DeliveryState::Dead,
+            operation_ids: Vec::new(),
+        };
+        progress.told(&range(1, 1));
+        progress.told(&range(5, 6));
+        sent(&mut progress, &[(3, 1)], &at_open);
+        assert!(!progress.is_untold(5) && !progress.is_untold(3));
+        assert!(progress.is_untold(4));
+    }
+
+    #[test]
+    fn only_what_ended_elsewhere_is_withdrawn() {
+        let me = ConsumerId::parse("me").expect("valid");
+        let other = ConsumerId::parse("other").expect("valid");
+        let mut progress = Progress::new(0, &opened(9, 0, 9, 0), 10);
+        let numbers: Vec<(i64, i32)> = (1..=9).map(|number| (number, 1)).collect();
+        sent(&mut progress, &numbers, &inbox());
+        let acked_by = |sequence, consumer: &str| {
+            let mut row = delivery(sequence, DeliveryState::Acked);
+            row.ack = Some(AckEvidence {
+                time: Timestamp(0),
+                attempt: 1,
+                subject: String::new(),
+                consumer: consumer.to_owned(),
+                hash: [0; 32],
+            });
+            row
+        };
+        let held_by = |sequence, consumer: &ConsumerId| {
+            let mut row = delivery(sequence, DeliveryState::InFlight);
+            row.consumer = Some((consumer.clone(), 1));
+            row
+        };
+        let rows = [
+            held_by(1, &me),
+            held_by(2, &other),
+            delivery(3, DeliveryState::Pending),
+            acked_by(4, "me"),
+            acked_by(5, "other"),
+            acked_by(6, ""),
+            delivery(7, DeliveryState::Expired),
+            delivery(8, DeliveryState::Dead),
+        ];
+        let ended: Vec<(i64, DeliveryState)> = progress
+            .settle(&rows, &me)
+            .into_iter()
+            .map(|(number, _, state)| (number, state))
+            .collect();
+        use DeliveryState::{Acked, Dead, Expired};
+        assert_eq!(ended, [(5, Acked), (6, Acked), (7, Expired), (8, Dead)]);
+        assert_eq!(progress.shown(), [1, 3]);
+        assert!(progress.settle(&rows[6..7], &me).is_empty(), "told once");
+    }
+
+    #[test]
+    fn the_watched_set_is_bounded() {
+        let mut progress = Progress::new(0, &opened(0, 0, 0, 0), 2);
+        let numbers: Vec<(i64, i32)> = (1..=5_000).map(|number| (number, 1)).collect();
+        sent(&mut progress, &numbers, &inbox());
+        assert_eq!(progress.shown(), (3_999..=5_000).collect::<Vec<i64>>());
+    }
+}

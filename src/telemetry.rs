@@ -1,0 +1,210 @@
+//! Every metric of the service by name, and one function for each thing that is worth counting.
+//!
+//! What must stay true: a name is written once, here; no label names an account, an operation, an
+//! inbox or anything else that a caller chooses, so that the number of series stays bounded.
+//!
+//! Deliberately not here: where metrics and logs go ([`process`]). Without a recorder every call
+//! does nothing.
+
+pub mod process;
+
+use std::time::Duration;
+
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+/// Commands that share one commit.
+pub const BATCH_COMMANDS: &str = "receiptd_batch_commands";
+/// Time from the start of a batch's transaction to its end.
+pub const BATCH_SECONDS: &str = "receiptd_batch_seconds";
+/// Commits that wrote something.
+pub const COMMITS_TOTAL: &str = "receiptd_commits_total";
+/// Batches that were run again as a whole after a conflict.
+pub const BATCHES_RERUN_TOTAL: &str = "receiptd_batches_rerun_total";
+/// Batches that were halved after an error.
+pub const BATCHES_HALVED_TOTAL: &str = "receiptd_batches_halved_total";
+/// Commits whose answer was lost, by how they were settled.
+pub const COMMITS_AMBIGUOUS_TOTAL: &str = "receiptd_commits_ambiguous_total";
+/// Claims that found their id in the hands of another transaction.
+pub const HELD_IDS_TOTAL: &str = "receiptd_held_ids_total";
+/// Commands put off to the next batch, by reason.
+pub const DEFERRALS_TOTAL: &str = "receiptd_deferrals_total";
+/// Keys sent in loads, and rows that searches found.
+pub const ROWS_LOADED_TOTAL: &str = "receiptd_rows_loaded_total";
+/// Rows sent in saves.
+pub const ROWS_SAVED_TOTAL: &str = "receiptd_rows_saved_total";
+/// Round trips to the store.
+pub const ROUND_TRIPS_TOTAL: &str = "receiptd_store_round_trips_total";
+/// Commands that wait in the lanes now.
+pub const QUEUE_COMMANDS: &str = "receiptd_queue_commands";
+/// Answers to commands, by reason; `OK` for a good one.
+pub const REPLIES_TOTAL: &str = "receiptd_replies_total";
+/// Deliveries handed to a stream right after the commit, by whether the stream took them.
+pub const HANDED_TOTAL: &str = "receiptd_deliveries_handed_total";
+/// Replays that were not counted because too many ids were waiting for their count.
+pub const REPLAYS_DROPPED_TOTAL: &str = "receiptd_replays_dropped_total";
+/// Calls that were refused, by reason: of the form, of credentials and of the engine.
+pub const REFUSALS_TOTAL: &str = "receiptd_refusals_total";
+/// TLS handshakes that failed or took too long.
+pub const TLS_HANDSHAKES_FAILED_TOTAL: &str = "receiptd_tls_handshakes_failed_total";
+
+/// Tells the recorder what each metric means. Called once, after the recorder is installed.
+pub fn describe() {
+    let counters = [
+        (COMMITS_TOTAL, "Commits that wrote something."),
+        (BATCHES_RERUN_TOTAL, "Batches run again as a whole after a conflict."),
+        (BATCHES_HALVED_TOTAL, "Batches halved after an error."),
+        (COMMITS_AMBIGUOUS_TOTAL, "Commits whose answer was lost, by how they were settled."),
+        (HELD_IDS_TOTAL, "Claims that found their id held by another transaction."),
+        (DEFERRALS_TOTAL, "Commands put off to the next batch, by reason."),
+        (ROWS_LOADED_TOTAL, "Keys sent in loads, and rows that searches found."),
+        (ROWS_SAVED_TOTAL, "Rows sent in saves."),
+        (ROUND_TRIPS_TOTAL, "Round trips to the store."),
+        (REPLIES_TOTAL, "Answers to commands, by reason."),
+        (HANDED_TOTAL, "Deliveries handed to a stream after the commit, by outcome."),
+        (REPLAYS_DROPPED_TOTAL, "Replays that were not counted."),
+        (REFUSALS_TOTAL, "Calls that were refused, by reason."),
+        (TLS_HANDSHAKES_FAILED_TOTAL, "TLS handshakes that failed or took too long."),
+    ];
+    for (name, text) in counters {
+        describe_counter!(name, text);
+    }
+    describe_gauge!(QUEUE_COMMANDS, "Commands that wait in the lanes now.");
+    describe_histogram!(BATCH_COMMANDS, "Commands that share one commit.");
+    describe_histogram!(BATCH_SECONDS, Unit::Seconds, "Time of a batch's transaction.");
+}
+
+/// Why a command was put off to the next batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deferral {
+    /// It needs rows that were not loaded.
+    RowsMissing,
+    /// It stays behind a command that was put off.
+    Behind,
+    /// Another transaction holds its id.
+    IdHeld,
+}
+
+impl Deferral {
+    fn word(self) -> &'static str {
+        match self {
+            Deferral::RowsMissing => "rows_missing",
+            Deferral::Behind => "behind",
+            Deferral::IdHeld => "id_held",
+        }
+    }
+}
+
+/// How a commit whose answer was lost was settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settlement {
+    /// It had committed.
+    Committed,
+    /// It had not, and was run again.
+    RunAgain,
+    /// It could not be settled in time.
+    Unknown,
+}
+
+impl Settlement {
+    fn word(self) -> &'static str {
+        match self {
+            Settlement::Committed => "committed",
+            Settlement::RunAgain => "run_again",
+            Settlement::Unknown => "unknown",
+        }
+    }
+}
+
+/// Whether an attached stream took a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandOver {
+    /// It did.
+    Taken,
+    /// It was gone; closing the stream returns the delivery.
+    Gone,
+}
+
+impl HandOver {
+    fn word(self) -> &'static str {
+        match self {
+            HandOver::Taken => "taken",
+            HandOver::Gone => "gone",
+        }
+    }
+}
+
+/// A batch's transaction ended well.
+pub fn batch_committed(commands: usize, took: Duration) {
+    histogram!(BATCH_COMMANDS).record(commands as f64);
+    histogram!(BATCH_SECONDS).record(took.as_secs_f64());
+}
+
+/// What a batch cost the store.
+pub fn store_touched(loaded: usize, saved: usize, round_trips: usize, commits: usize) {
+    counter!(ROWS_LOADED_TOTAL).increment(loaded as u64);
+    counter!(ROWS_SAVED_TOTAL).increment(saved as u64);
+    counter!(ROUND_TRIPS_TOTAL).increment(round_trips as u64);
+    counter!(COMMITS_TOTAL).increment(commits as u64);
+}
+
+/// A batch is run again as a whole.
+pub fn batch_rerun() {
+    counter!(BATCHES_RERUN_TOTAL).increment(1);
+}
+
+/// A batch is halved.
+pub fn batch_halved() {
+    counter!(BATCHES_HALVED_TOTAL).increment(1);
+}
+
+/// A lost commit was settled, or given up.
+pub fn commit_settled(how: Settlement) {
+    counter!(COMMITS_AMBIGUOUS_TOTAL, "settled" => how.word()).increment(1);
+}
+
+/// Ids of a batch were in the hands of other transactions.
+pub fn ids_held(count: usize) {
+    counter!(HELD_IDS_TOTAL).increment(count as u64);
+}
+
+/// A command was put off.
+pub fn deferred(why: Deferral) {
+    counter!(DEFERRALS_TOTAL, "reason" => why.word()).increment(1);
+}
+
+/// Commands joined a lane's queue.
+pub fn queue_grew(commands: usize) {
+    gauge!(QUEUE_COMMANDS).increment(commands as f64);
+}
+
+/// Commands left a lane's queue.
+pub fn queue_shrank(commands: usize) {
+    gauge!(QUEUE_COMMANDS).decrement(commands as f64);
+}
+
+/// A command was answered; `reason` is `OK` or the refusal's stable reason.
+pub fn replied(reason: &'static str) {
+    counter!(REPLIES_TOTAL, "reason" => reason).increment(1);
+}
+
+/// A delivery was handed to its stream.
+pub fn handed(outcome: HandOver) {
+    counter!(HANDED_TOTAL, "outcome" => outcome.word()).increment(1);
+}
+
+/// A replay was not counted.
+pub fn replay_dropped() {
+    counter!(REPLAYS_DROPPED_TOTAL).increment(1);
+}
+
+/// A call was refused.
+pub fn refused(reason: &'static str) {
+    counter!(REFUSALS_TOTAL, "reason" => reason).increment(1);
+}
+
+/// A TLS handshake failed or took too long.
+pub fn tls_handshake_failed() {
+    counter!(TLS_HANDSHAKES_FAILED_TOTAL).increment(1);
+}

@@ -1,0 +1,310 @@
+//! One meaning: both stores give the replies of the model, hold its rows, and dump alike.
+//!
+//! The same steps run through the engine on SQLite, on PostgreSQL, and in memory, on one stopped
+//! clock. There are no exceptions per store.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/memory.rs"]
+mod memory;
+#[path = "support/postgres.rs"]
+mod postgres;
+#[path = "support/steps.rs"]
+mod steps;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use commands::{Instruction, account, ack, append, cancel, inbox, offer, open, operation, target};
+use proptest::{
+    prelude::*,
+    strategy::ValueTree,
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+use receiptd::{
+    domain::{
+        command::{Command, Intention},
+        delivery::DeliveryState,
+        ids::{MintTime, Span, Timestamp},
+        operation::OperationKey,
+    },
+    engine::{Engine, EngineSettings, seams::Seams},
+    store::{
+        Store,
+        postgres::{Migrations, PostgresOptions, PostgresStore},
+        query::{Due, DueKind},
+        sqlite::{Options, SqliteStore},
+    },
+};
+use steps::{Model, Step, policy, step};
+
+/// A store with an engine on it, on a clock of its own that stands still.
+struct Subject {
+    engine: Engine,
+    seams: Seams,
+}
+
+impl Subject {
+    fn seams(start: Timestamp) -> Seams {
+        // Small numbers: unique ids for batches, and no jitter in the upper half.
+        let counter = Arc::new(AtomicU64::new(1));
+        let seams =
+            Seams::simulated(|| Timestamp(0), move || counter.fetch_add(1, Ordering::SeqCst));
+        seams.stop_clock(start);
+        seams
+    }
+
+    fn new(store: Store, seams: Seams) -> Self {
+        let settings = EngineSettings { lanes: 1 };
+        let engine = Engine::start(store, policy(), settings, seams.clone());
+        Subject { engine, seams }
+    }
+
+    async fn run(&self, command: Command) -> String {
+        format!("{:?}", self.engine.run(command).await)
+    }
+
+    async fn due(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for kind in [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes] {
+            let mut after = None;
+            loop {
+                let page = self.engine.store().due(kind, after.as_ref(), 3).await.expect("reads");
+                found.extend(page.rows.iter().map(|row| format!("{row:?}")));
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        found
+    }
+}
+
+fn as_due(command: &Command) -> Due {
+    match command {
+        Command::SweepDelivery { key, operation_id } => {
+            Due::Delivery(key.clone(), operation_id.clone())
+        }
+        Command::SweepOperation { key } => Due::Operation(key.clone()),
+        Command::SweepLock { target } => Due::Lock(target.clone()),
+        Command::SweepInbox { key } => Due::Inbox(key.clone()),
+        other => panic!("not a sweep: {other:?}"),
+    }
+}
+
+/// Runs one command everywhere and compares the replies.
+async fn everywhere(model: &mut Model, subjects: &[Subject], command: Command) {
+    let mut expected = format!("{:?}", model.memory.run(&command));
+    for subject in subjects {
+        let found = subject.run(command.clone()).await;
+        assert_eq!(found, expected, "{command:?}");
+        expected = found;
+    }
+}
+
+async fn take(model: &mut Model, subjects: &[Subject], step: &Step) {
+    match step {
+        Step::Advance { seconds } => {
+            // Follow-ups run right after the reply, and this command behind them: the clock must
+            // not overtake what the model did at once.
+            let behind = Command::FoldReplays { key: operation("nobody"), count: 0 };
+            everywhere(model, subjects, behind).await;
+            model.memory.advance(Span::seconds(*seconds));
+            subjects.iter().for_each(|subject| subject.seams.move_clock(Span::seconds(*seconds)));
+        }
+        Step::Sweep => {
+            let commands = model.due();
+            let expected: BTreeSet<String> =
+                commands.iter().map(|command| format!("{:?}", as_due(command))).collect();
+            for subject in subjects {
+                assert_eq!(subject.due().await, expected, "what is due");
+            }
+            for command in commands {
+                everywhere(model, subjects, command).await;
+            }
+        }
+        // Streams attach to an engine by a channel; the model's way has a test of its own.
+        Step::Open { attach: true, inbox, consumer, window } => {
+            let step =
+                Step::Open { attach: false, inbox: *inbox, consumer: *consumer, window: *window };
+            let command = model.command(&step).expect("a command");
+            everywhere(model, subjects, command).await;
+        }
+        other => {
+            if let Some(command) = model.command(other) {
+                everywhere(model, subjects, command).await;
+            }
+        }
+    }
+}
+
+/// Every row of the model stands in the stores, and the stores dump alike.
+async fn compare(model: &Model, subjects: &[Subject]) {
+    let keys: Vec<OperationKey> = model.memory.operations.keys().cloned().collect();
+    for subject in subjects {
+        let store = subject.engine.store();
+        for (key, found) in keys.iter().zip(store.look_up(&keys).await.expect("reads")) {
+            assert_eq!(found.operation.as_ref(), model.memory.operations.get(key));
+            let rows = store.list_audit(key, 0, 1_000).await.expect("reads");
+            let expected = model.memory.audit.iter().filter(|row| row.key == *key).cloned();
+            assert_eq!(rows, expected.collect::<Vec<_>>());
+        }
+        for (key, expected) in &model.memory.documents {
+            assert_eq!(store.document(key).await.expect("reads").as_ref(), Some(expected));
+        }
+        for (key, expected) in &model.memory.inboxes {
+            assert_eq!(store.inbox(key).await.expect("reads").as_ref(), Some(expected));
+            let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads");
+            let expected: Vec<_> = model.memory.deliveries_of(key).cloned().collect();
+            assert_eq!(rows, expected);
+            let lost = [DeliveryState::Expired, DeliveryState::Dead];
+            let rows = store.list_lost(key, 0, 1_000).await.expect("reads");
+            let is_lost = |row: &&_| -> bool {
+                let row: &receiptd::domain::delivery::Delivery = row;
+                lost.contains(&row.state)
+            };
+            assert_eq!(rows, expected.iter().filter(is_lost).cloned().collect::<Vec<_>>());
+        }
+        let locks = store.list_locks(&account(), "", 1_000).await.expect("reads");
+        assert_eq!(locks, model.memory.locks.values().cloned().collect::<Vec<_>>());
+    }
+    let mut dumps = Vec::new();
+    for subject in subjects {
+        let mut tables = subject.engine.store().dump_tables().await.expect("reads");
+        // Batch rows name transactions, and each store has its own.
+        tables.retain(|(table, _)| table != "batches");
+        dumps.push(tables);
+    }
+    assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "table dumps differ");
+}
+
+/// Both stores, or SQLite alone where PostgreSQL is not installed (said loudly).
+async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    let seams = Subject::seams(start);
+    let path = folder.join("receiptd.db");
+    let store = SqliteStore::open(&path, &seams, &Options::default());
+    subjects.push(Subject::new(Store::Sqlite(store.expect("opens")), seams));
+    if let Some(url) = postgres::fresh_database().await {
+        let seams = Subject::seams(start);
+        let store = PostgresStore::open(&url, &seams, PostgresOptions::usual(Migrations::Apply));
+        subjects.push(Subject::new(Store::Postgres(store.await.expect("opens")), seams));
+    }
+    subjects
+}
+
+async fn finish(subjects: Vec<Subject>) {
+    for subject in subjects {
+        subject.engine.drain().await;
+        subject.engine.store().close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_steps_mean_the_same_everywhere() {
+    let config = Config { failure_persistence: None, ..Config::default() };
+    for seed in 0..12_u8 {
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        let mut runner = TestRunner::new_with_rng(config.clone(), rng);
+        let steps = prop::collection::vec(step(), 60..120);
+        let steps = steps.new_tree(&mut runner).expect("a sequence").current();
+        let mut model = Model::new();
+        model.memory.jitter = 0;
+        let folder = tempfile::tempdir().expect("a folder");
+        let subjects = subjects(model.start, folder.path()).await;
+        for step in &steps {
+            take(&mut model, &subjects, step).await;
+        }
+        compare(&model, &subjects).await;
+        finish(subjects).await;
+    }
+}
+
+/// The scenarios that chance alone seldom reaches.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripted_scenarios_mean_the_same_everywhere() {
+    let mut model = Model::new();
+    model.memory.jitter = 0;
+    model.memory.policy.inbox_slots = 8;
+    let folder = tempfile::tempdir().expect("a folder");
+    let subjects = subjects(model.start, folder.path()).await;
+    let now = model.start;
+    let large = format!(r#"{{"line":"{}"}}"#, "é".repeat(700));
+    let small = |id: &str, arguments: &str| Instruction {
+        arguments: arguments.to_owned(),
+        ..append(id, now)
+    };
+    let patch = r#"{"patch":{"a":[1,2.5,null],"b":"\u00e9"}}"#;
+    let action = |id: &str, action: &str, arguments: &str| Instruction {
+        action: action.to_owned(),
+        ..small(id, arguments).on(id)
+    };
+    let uuid = "0190163d-8694-739b-aea5-966c26f8ad91";
+    let uuid_time = MintTime::from_millis(0x0190_163d_8694);
+    let old = now - Span::hours(25);
+    let scenario: Vec<Command> = vec![
+        // Large arguments wait apart from their row, and are read back when they start.
+        append("holder", now).until_acked().command(),
+        Instruction { arguments: large.clone(), ..append("large-waits", now) }.command(),
+        Instruction { arguments: large.clone(), ..append("large-waits", now) }.command(),
+        Instruction { arguments: large, ..append("large-now", now).on("e") }.command(),
+        ack("default", &[1]),
+        // Every action, text and bytes.
+        action("put", "document.put", r#"{"content_base64":"AP8="}"#).command(),
+        action("merge", "document.merge_patch", patch).command(),
+        action("put2", "document.put", r#"{"content":""}"#).command(),
+        action("delete-missing", "document.delete", "{}").command(),
+        Instruction { id: "delete".into(), ..action("put2", "document.delete", "{}") }.command(),
+        Instruction { id: "again".into(), ..append("put2", now).on("put2") }.command(),
+        // A packed id, and the same one in upper case: another id.
+        Instruction { mint: uuid_time, ..append(uuid, now) }.command(),
+        append(&uuid.to_uppercase(), now).on("upper").into_inbox("Upper").command(),
+        // Refusals of every kind leave no row.
+        append("late", old).command(),
+        append("put", now).command(),
+        Instruction { intention: Intention::ValidateOnly, ..append("v", now) }.command(),
+        append("full", now).command(),
+        cancel("nobody", now),
+        // No news at all.
+        Instruction { inbox: None, ..append("silent", now).on("f") }.command(),
+        open("default", "c", 3),
+        offer("default", "c", 1, 10),
+        ack("default", &[2, 2, 99]),
+        offer("default", "c", 1, 10),
+        offer("default", "c", 1, 0),
+        open("default", "c", 3),
+        offer("default", "c", 1, 10),
+        offer("default", "c", 2, 10),
+        Command::Close { inbox: inbox("default"), consumer: commands::consumer("c"), epoch: 2 },
+        Command::ReleaseLock {
+            target: target("d"),
+            operation_id: operation("holder").id,
+            reason: String::new(),
+            subject: "operator".into(),
+        },
+        Command::FoldReplays { key: operation("holder"), count: 3 },
+    ];
+    for command in scenario {
+        everywhere(&mut model, &subjects, command).await;
+    }
+    // A queue longer than one release starts.
+    for number in 0..20 {
+        let id = format!("q{number:02}");
+        let instruction = match number {
+            0 => append(&id, now).on("q").until_acked().into_inbox("q0"),
+            _ => Instruction { inbox: None, ..append(&id, now).on("q") },
+        };
+        everywhere(&mut model, &subjects, instruction.command()).await;
+    }
+    everywhere(&mut model, &subjects, ack("q0", &[1])).await;
+    take(&mut model, &subjects, &Step::Advance { seconds: 100 }).await;
+    take(&mut model, &subjects, &Step::Sweep).await;
+    compare(&model, &subjects).await;
+    finish(subjects).await;
+}

@@ -1,0 +1,15 @@
+//! Field cases: what happens to callers, results and queues when things go wrong in the field.
+//! Each test is named after its case; the effect is counted at the target, never from replies.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod accounts;
+mod acks;
+mod answers;
+mod identity;
+mod queues;
+mod resume;
+mod slow;
+mod spelling;
+mod stores;

@@ -1,0 +1,152 @@
+//! Queues that must not jam, and sweeping: F16, F18, F40.
+
+use std::time::{Duration, Instant};
+
+use receiptd::proto::{
+    OperationEventKind, delivery::State as DeliveryState, operation::State,
+    stream_deliveries_response::Frame,
+};
+
+use crate::support::{
+    answers::{found_receipt, operation, receipt, state_of},
+    background,
+    client::{attempt, sequence},
+    eventually,
+    requests::{Identity, into_inbox},
+    stores::{TestStore, on_both_stores},
+    within,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+
+on_both_stores!(
+    f16_expiry_needs_no_visitor,
+    f18_an_entry_nobody_can_digest,
+    f40_sweeping_is_bounded_and_retires_each_once,
+);
+
+async fn f16_expiry_needs_no_visitor(store: TestStore) {
+    let server = store.serve(&["--inbox-slots=5", "--ack-deadline=1s", "--ack-window=4s"]);
+    let caller = server.a();
+    let mut first = Vec::new();
+    for line in 0..5 {
+        let id = Identity::fresh();
+        let request = into_inbox(id.append("d1", &line.to_string()), "editor");
+        first.push((id, caller.submitted(request).await));
+    }
+    let mut reader = server.a().reader("editor", "installation-1", "").await;
+    assert_eq!(reader.backlog().await.len(), 5);
+    drop(reader);
+    let refused = caller.refused(into_inbox(Identity::fresh().append("d1", "6"), "editor")).await;
+    assert_eq!(refused.reason, "INBOX_FULL");
+    assert_eq!((refused.value("limit"), refused.value("in_use")), ("5", "5"));
+
+    eventually("nothing in flight", LONG, async || {
+        let inbox = caller.inbox("editor").await;
+        (inbox.in_flight == 0 && inbox.pending == 5).then_some(())
+    })
+    .await;
+    let inbox = eventually("everything to expire", LONG, async || {
+        let inbox = caller.inbox("editor").await;
+        (inbox.expired_total == 5).then_some(inbox)
+    })
+    .await;
+    assert_eq!((inbox.pending, inbox.in_flight, inbox.reserved), (0, 0, 0));
+    for line in 5..10 {
+        let request = into_inbox(Identity::fresh().append("d1", &line.to_string()), "editor");
+        assert_eq!(operation(&caller.submitted(request).await).state(), State::Applied);
+    }
+    for (id, answer) in &first {
+        let read = caller.get(id).await;
+        assert_eq!(found_receipt(&read), receipt(answer), "still readable");
+        assert_eq!(read.deliveries[0].state(), DeliveryState::Expired);
+        assert_eq!(caller.count_events(id, OperationEventKind::Expired).await, 1);
+    }
+    let mut reader = server.a().reader("editor", "installation-2", "").await;
+    let gap = loop {
+        if let Frame::Gap(gap) = reader.frame().await.expect("the stream stays open") {
+            break gap;
+        }
+    };
+    assert_eq!((gap.first_sequence, gap.last_sequence), (1, 5), "which numbers will not come");
+    assert_eq!(gap.operation_ids.len(), 5);
+}
+
+async fn f18_an_entry_nobody_can_digest(store: TestStore) {
+    let flags = ["--retry-budget=3", "--ack-deadline=500ms", "--backoff-first=1s"];
+    let server = store.serve(&flags);
+    let caller = server.a();
+    let mut ids = Vec::new();
+    for line in 1..=6 {
+        let id = Identity::fresh();
+        caller.submitted(into_inbox(id.append("d1", &line.to_string()), "editor")).await;
+        ids.push(id);
+    }
+    let mut reader = caller.reader("editor", "installation-1", "").await;
+    let mut digested = Vec::new();
+    let mut attempts: Vec<(i32, Instant)> = Vec::new();
+    while digested.len() < 5 || attempts.len() < 3 {
+        for result in reader.next_results().await {
+            match sequence(&result) {
+                3 => attempts.push((attempt(&result), Instant::now())),
+                number => {
+                    caller.ack("editor", &[number]).await.expect("acked");
+                    digested.push((number, attempts.len()));
+                }
+            }
+        }
+    }
+    assert!(digested.iter().all(|(_, attempts)| *attempts <= 1), "{digested:?} did not wait");
+    let numbers: Vec<i32> = attempts.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    let gap = |later: usize| attempts[later].1 - attempts[later - 1].1;
+    assert!(gap(2) > gap(1), "growing gaps: {:?} and {:?}", gap(1), gap(2));
+
+    let dead = eventually("the result to die", LONG, async || {
+        let read = caller.get(&ids[2]).await;
+        (read.deliveries[0].state() == DeliveryState::Dead).then_some(read)
+    })
+    .await;
+    assert_eq!(dead.deliveries[0].attempt, 3, "exactly three attempts");
+    assert!(dead.deliveries[0].last_failure_time.is_some());
+    assert_eq!(state_of(&dead), Some(State::Applied));
+    assert_eq!(found_receipt(&dead).operation_id, ids[2].id);
+    let inbox = caller.inbox("editor").await;
+    assert_eq!((inbox.dead_total, inbox.acked_total), (1, 5));
+    assert_eq!((inbox.pending, inbox.in_flight), (0, 0));
+}
+
+/// A small version: a thousand results expire under load.
+async fn f40_sweeping_is_bounded_and_retires_each_once(store: TestStore) {
+    let server = store.serve(&["--ack-window=3s", "--ack-deadline=1s", "--inbox-slots=1000000"]);
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        let mut submits = Vec::new();
+        for _ in 0..100 {
+            let id = Identity::fresh();
+            let request = into_inbox(id.append(&format!("many/{}", id.id), "x"), "abandoned");
+            let caller = server.a();
+            submits.push(background(async move { caller.submit(request).await }));
+            ids.push(id);
+        }
+        for submit in submits {
+            within("a submit", submit).await.expect("no panic").expect("accepted");
+        }
+    }
+    let caller = server.a();
+    let swept = async {
+        loop {
+            let request = into_inbox(Identity::fresh().append("foreground", "x"), "foreground");
+            caller.submitted(request).await;
+            if caller.inbox("abandoned").await.expired_total == 1_000 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, swept).await.expect("nothing expired is left after a while");
+    let inbox = caller.inbox("abandoned").await;
+    assert_eq!((inbox.pending, inbox.in_flight, inbox.reserved), (0, 0, 0));
+    for id in ids.iter().step_by(97) {
+        assert_eq!(caller.count_events(id, OperationEventKind::Expired).await, 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! Random sequences of commands: after each one the invariants hold (checked by the store in
+//! memory), and every effect has exactly one receipt.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/memory.rs"]
+mod memory;
+#[path = "support/steps.rs"]
+mod steps;
+
+use memory::Memory;
+use proptest::prelude::*;
+use receiptd::domain::{
+    ids::{Span, Timestamp},
+    operation::{Operation, OperationState},
+};
+use steps::{Model, Step, step};
+
+struct Run {
+    model: Model,
+}
+
+impl Run {
+    fn new() -> Self {
+        Run { model: Model::new() }
+    }
+
+    fn take(&mut self, step: &Step) {
+        let ended_before = ended(&self.model.memory);
+        match step {
+            Step::Advance { seconds } => self.model.memory.advance(Span::seconds(*seconds)),
+            Step::Sweep => self.sweep(),
+            other => {
+                if let Some(command) = self.model.command(other) {
+                    // A refusal is an answer; the invariants hold either way.
+                    let _ = self.model.memory.run(&command);
+                }
+            }
+        }
+        for (before, after) in ended_before {
+            let now = &self.model.memory.operations[&before];
+            assert_eq!(now.outcome, after.outcome, "a final outcome never changes (I4, I7)");
+            assert_eq!(now.end_time, after.end_time);
+        }
+        self.check_effects();
+    }
+
+    fn sweep(&mut self) {
+        let commands = self.model.due();
+        for reply in self.model.memory.run_batch(&commands) {
+            reply.expect("a sweep is never refused");
+        }
+        let now = self.model.memory.now;
+        let late = |due: Option<Timestamp>| due.is_some_and(|due| due <= now);
+        assert!(
+            !self.model.memory.deliveries.values().any(|row| late(row.due_time)),
+            "nothing is left"
+        );
+        assert!(!self.model.memory.operations.values().any(|row| late(row.due_time)));
+        assert!(!self.model.memory.locks.values().any(|row| row.due_time <= now));
+    }
+
+    /// One line in a document for each APPLIED operation, no more and no less (I2, I3).
+    fn check_effects(&self) {
+        let mut lines = 0;
+        for document in self.model.memory.documents.values() {
+            let content = document.content.as_ref().expect("content");
+            lines += content.iter().filter(|byte| **byte == b'\n').count();
+        }
+        let applied = self
+            .model
+            .memory
+            .operations
+            .values()
+            .filter(|row| row.state == OperationState::Applied)
+            .count();
+        assert_eq!(lines, applied);
+        let revisions: i64 = self.model.memory.documents.values().map(|row| row.revision).sum();
+        assert_eq!(revisions, i64::try_from(applied).expect("small"));
+    }
+}
+
+fn ended(memory: &Memory) -> Vec<(receiptd::domain::operation::OperationKey, Operation)> {
+    let rows = memory.operations.iter().filter(|(_, row)| row.state.is_final());
+    rows.map(|(key, row)| (key.clone(), row.clone())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn invariants_hold_after_every_step(steps in prop::collection::vec(step(), 1..80)) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.take(step);
+        }
+        // Liveness (I14, I21): with time and sweeps alone everything comes to rest.
+        for _ in 0..8 {
+            run.model.memory.advance(Span::seconds(100));
+            run.take(&Step::Sweep);
+        }
+        for row in run.model.memory.inboxes.values() {
+            prop_assert_eq!(row.slots_used(), 0, "every slot is released");
+        }
+        prop_assert!(run.model.memory.locks.is_empty(), "every lock is released");
+        prop_assert!(run.model.memory.operations.values().all(|row| row.state.is_final()));
+    }
+}

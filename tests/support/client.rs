@@ -1,0 +1,307 @@
+//! Raw clients of the generated protocol: what any caller in any language could send.
+//!
+//! What must stay true: no retries and no memory of its own; a test sees every answer as sent.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use receiptd::proto::{
+    AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Document, GetDocumentRequest,
+    GetInboxRequest, GetOperationResponse, Inbox, ListOperationEventsRequest, OperationEvent,
+    OperationEventKind, StreamDeliveriesRequest, StreamDeliveriesResponse, SubmitOperationRequest,
+    SubmitOperationResponse, admin_service_client::AdminServiceClient,
+    document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
+    operation_service_client::OperationServiceClient, stream_deliveries_response::Frame,
+};
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Channel, Endpoint},
+};
+use tonic_types::StatusExt;
+
+use super::{requests::Identity, within};
+
+/// Sends the caller's token with every call.
+#[derive(Clone)]
+pub struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
+type Authorized = InterceptedService<Channel, Bearer>;
+
+/// One caller with one connection, which reconnects by itself on the next call.
+#[derive(Clone)]
+pub struct Caller {
+    /// Operations.
+    pub operations: OperationServiceClient<Authorized>,
+    /// Inboxes.
+    pub inboxes: InboxServiceClient<Authorized>,
+    /// Documents.
+    pub documents: DocumentServiceClient<Authorized>,
+    /// Administration.
+    pub admin: AdminServiceClient<Authorized>,
+}
+
+impl Caller {
+    /// A caller with a token.
+    pub fn new(address: SocketAddr, token: &str) -> Caller {
+        let value = format!("Bearer {token}").parse().expect("a token of plain characters");
+        Caller::with(address, Bearer(Some(value)))
+    }
+
+    /// A caller without credentials.
+    pub fn anonymous(address: SocketAddr) -> Caller {
+        Caller::with(address, Bearer(None))
+    }
+
+    fn with(address: SocketAddr, bearer: Bearer) -> Caller {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let channel = endpoint.connect_lazy();
+        let authorized = || InterceptedService::new(channel.clone(), bearer.clone());
+        Caller {
+            operations: OperationServiceClient::new(authorized()),
+            inboxes: InboxServiceClient::new(authorized()),
+            documents: DocumentServiceClient::new(authorized()),
+            admin: AdminServiceClient::new(authorized()),
+        }
+    }
+
+    /// Submits once.
+    pub async fn submit(
+        &self,
+        request: SubmitOperationRequest,
+    ) -> Result<SubmitOperationResponse, Status> {
+        let mut client = self.operations.clone();
+        let answer = within("the answer of a submit", client.submit_operation(request)).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Submits once; must be answered.
+    pub async fn submitted(&self, request: SubmitOperationRequest) -> SubmitOperationResponse {
+        self.submit(request).await.expect("the submit is answered")
+    }
+
+    /// Submits once; must be refused.
+    pub async fn refused(&self, request: SubmitOperationRequest) -> Refused {
+        Refused::of(&self.submit(request).await.expect_err("the submit is refused"))
+    }
+
+    /// Looks an id up.
+    pub async fn get(&self, identity: &Identity) -> GetOperationResponse {
+        let mut client = self.operations.clone();
+        let answer = within("a look-up", client.get_operation(identity.look_up())).await;
+        answer.expect("a look-up always answers").into_inner()
+    }
+
+    /// The kinds of an operation's audit trail, oldest first, with all entries.
+    pub async fn events(&self, identity: &Identity) -> Vec<OperationEvent> {
+        let request = ListOperationEventsRequest {
+            operation_id: identity.id.clone(),
+            mint_time: identity.mint_time,
+            page_size: 1_000,
+            page_token: String::new(),
+        };
+        let mut client = self.operations.clone();
+        let answer = within("the audit trail", client.list_operation_events(request)).await;
+        answer.expect("the trail is there").into_inner().events
+    }
+
+    /// How often something of a kind stands in an operation's audit trail.
+    pub async fn count_events(&self, identity: &Identity, kind: OperationEventKind) -> usize {
+        self.events(identity).await.iter().filter(|event| event.kind() == kind).count()
+    }
+
+    /// A document as it is now, if there is one.
+    pub async fn document(&self, target: &str) -> Option<Document> {
+        let request = GetDocumentRequest { target: target.to_owned() };
+        let mut client = self.documents.clone();
+        match within("a document", client.get_document(request)).await {
+            Ok(answer) => answer.into_inner().document,
+            Err(status) if status.code() == Code::NotFound => None,
+            Err(status) => panic!("the document cannot be read: {status:?}"),
+        }
+    }
+
+    /// A document's text and revision; the text is empty and the revision 0 if there is none.
+    pub async fn text(&self, target: &str) -> (String, i64) {
+        use receiptd::proto::document::Content;
+        match self.document(target).await {
+            Some(Document { content: Some(Content::Text(text)), revision, .. }) => (text, revision),
+            Some(Document { revision, .. }) => (String::new(), revision),
+            None => (String::new(), 0),
+        }
+    }
+
+    /// An inbox's figures.
+    pub async fn inbox(&self, inbox: &str) -> Inbox {
+        let mut client = self.inboxes.clone();
+        let request = GetInboxRequest { inbox: inbox.to_owned() };
+        let answer = within("an inbox", client.get_inbox(request)).await;
+        answer.expect("the inbox is there").into_inner().inbox.expect("an inbox in the answer")
+    }
+
+    /// Acks numbers of one inbox and returns how each ended.
+    pub async fn ack(&self, inbox: &str, sequences: &[i64]) -> Result<Vec<AckOutcome>, Status> {
+        let deliveries = sequences
+            .iter()
+            .map(|sequence| AckTarget { inbox: inbox.to_owned(), sequence: *sequence })
+            .collect();
+        let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
+        let mut client = self.inboxes.clone();
+        let answer = within("the answer of an ack", client.ack_deliveries(request)).await?;
+        Ok(answer.into_inner().results.iter().map(|result| result.outcome()).collect())
+    }
+
+    /// Opens a stream of an inbox's results.
+    pub async fn open(&self, request: StreamDeliveriesRequest) -> Result<Reader, Status> {
+        let mut client = self.inboxes.clone();
+        let stream = within("a stream to open", client.stream_deliveries(request)).await?;
+        Ok(Reader { stream: stream.into_inner(), token: String::new(), others: Vec::new() })
+    }
+
+    /// Opens a stream; the first frame must come.
+    pub async fn reader(&self, inbox: &str, consumer: &str, token: &str) -> Reader {
+        let request = StreamDeliveriesRequest {
+            inbox: inbox.to_owned(),
+            resume_token: token.to_owned(),
+            consumer_id: consumer.to_owned(),
+            window: 0,
+        };
+        self.open(request).await.expect("the stream opens")
+    }
+}
+
+/// An open stream.
+pub struct Reader {
+    stream: Streaming<StreamDeliveriesResponse>,
+    /// The last resume token that was sent.
+    pub token: String,
+    /// Frames that were neither results nor signs of life, in order.
+    pub others: Vec<Frame>,
+}
+
+impl Reader {
+    /// The next frame of any kind, or how the stream ended.
+    pub async fn frame(&mut self) -> Result<Frame, Status> {
+        let received = within("a frame", self.stream.message()).await?;
+        let received = received.ok_or_else(|| Status::ok("the stream ended"))?;
+        let frame = received.frame.expect("a frame of a kind that this test knows");
+        let token = match &frame {
+            Frame::Opened(opened) => Some(&opened.resume_token),
+            Frame::Deliveries(batch) => Some(&batch.resume_token),
+            Frame::CaughtUp(caught_up) => Some(&caught_up.resume_token),
+            Frame::Heartbeat(heartbeat) => Some(&heartbeat.resume_token),
+            Frame::Draining(draining) => Some(&draining.resume_token),
+            Frame::Gap(_) | Frame::Withdrawn(_) => None,
+        };
+        if let Some(token) = token {
+            self.token.clone_from(token);
+        }
+        Ok(frame)
+    }
+
+    /// Reads until `count` results came.
+    pub async fn results(&mut self, count: usize) -> Vec<DeliveredResult> {
+        let mut results = Vec::new();
+        let reading = async {
+            while results.len() < count {
+                match self.frame().await.expect("the stream stays open") {
+                    Frame::Deliveries(batch) => results.extend(batch.results),
+                    Frame::Heartbeat(_) => {}
+                    other => self.others.push(other),
+                }
+            }
+        };
+        within("results", reading).await;
+        assert_eq!(results.len(), count, "more results than expected: {results:?}");
+        results
+    }
+
+    /// The results of the next frame that has any.
+    pub async fn next_results(&mut self) -> Vec<DeliveredResult> {
+        loop {
+            match self.frame().await.expect("the stream stays open") {
+                Frame::Deliveries(batch) => return batch.results,
+                Frame::Heartbeat(_) => {}
+                other => self.others.push(other),
+            }
+        }
+    }
+
+    /// Reads up to `CaughtUp` and returns the results before it.
+    pub async fn backlog(&mut self) -> Vec<DeliveredResult> {
+        let mut results = Vec::new();
+        let reading = async {
+            loop {
+                match self.frame().await.expect("the stream stays open") {
+                    Frame::Deliveries(batch) => results.extend(batch.results),
+                    Frame::CaughtUp(_) => return,
+                    Frame::Heartbeat(_) => {}
+                    other => self.others.push(other),
+                }
+            }
+        };
+        within("the end of the backlog", reading).await;
+        results
+    }
+
+    /// Reads until the stream ends, and returns how.
+    pub async fn end(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.frame().await {
+                return status;
+            }
+        }
+    }
+}
+
+/// The number of a delivered result.
+pub fn sequence(result: &DeliveredResult) -> i64 {
+    result.delivery.as_ref().expect("a result has a delivery").sequence
+}
+
+/// Which attempt a delivered result is.
+pub fn attempt(result: &DeliveredResult) -> i32 {
+    result.delivery.as_ref().expect("a result has a delivery").attempt
+}
+
+/// The numbers of delivered results.
+pub fn sequences(results: &[DeliveredResult]) -> Vec<i64> {
+    results.iter().map(sequence).collect()
+}
+
+/// A refusal as programs see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The gRPC code.
+    pub code: Code,
+    /// The stable reason; empty where the answer carried no details.
+    pub reason: String,
+    /// `operation_id`, `outcome`, `recovery` and more.
+    pub metadata: HashMap<String, String>,
+    /// For people.
+    pub message: String,
+}
+
+impl Refused {
+    /// Reads the details of a failed call.
+    pub fn of(status: &Status) -> Refused {
+        let info = status.get_details_error_info();
+        let ours = info.filter(|info| info.domain == "receiptd");
+        let (reason, metadata) = ours.map(|info| (info.reason, info.metadata)).unwrap_or_default();
+        Refused { code: status.code(), reason, metadata, message: status.message().to_owned() }
+    }
+
+    /// One value of the metadata; empty where it is absent.
+    pub fn value(&self, key: &str) -> &str {
+        self.metadata.get(key).map_or("", String::as_str)
+    }
+}

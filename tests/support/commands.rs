@@ -1,0 +1,151 @@
+//! Builders of commands, so that a table row says only what matters in it.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use receiptd::domain::{
+    command::{AckTarget, Command, Intention, OnLocked, Submit},
+    delivery::{DeliveryKey, InboxKey},
+    document,
+    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
+    intent::{Intent, JSON, LockMode, digest},
+    lock::TargetKey,
+    operation::OperationKey,
+};
+
+pub fn account() -> Account {
+    Account::parse("a").expect("valid")
+}
+
+pub fn inbox(name: &str) -> InboxKey {
+    InboxKey { account: account(), inbox: InboxName::parse(name).expect("valid") }
+}
+
+pub fn target(path: &str) -> TargetKey {
+    TargetKey { account: account(), target: Target::parse("target", path).expect("valid") }
+}
+
+pub fn operation(id: &str) -> OperationKey {
+    OperationKey { account: account(), id: OperationId::parse(id).expect("valid") }
+}
+
+pub fn delivery(name: &str, sequence: i64) -> DeliveryKey {
+    DeliveryKey { inbox: inbox(name), sequence }
+}
+
+pub fn consumer(id: &str) -> ConsumerId {
+    ConsumerId::parse(id).expect("valid")
+}
+
+/// An append of one line to `d`, minted at `now`.
+#[derive(Clone)]
+pub struct Instruction {
+    pub id: String,
+    pub mint: MintTime,
+    pub action: String,
+    pub target: String,
+    pub expected_revision: Option<i64>,
+    pub arguments: String,
+    pub lock_mode: LockMode,
+    pub on_locked: OnLocked,
+    pub inbox: Option<String>,
+    pub intention: Intention,
+    pub start_deadline: Option<Span>,
+}
+
+pub fn append(id: &str, now: Timestamp) -> Instruction {
+    Instruction {
+        id: id.to_owned(),
+        mint: MintTime::from_timestamp(now),
+        action: "document.append".to_owned(),
+        target: "d".to_owned(),
+        expected_revision: None,
+        arguments: r#"{"line":"x"}"#.to_owned(),
+        lock_mode: LockMode::UntilFinal,
+        on_locked: OnLocked::Wait,
+        inbox: Some("default".to_owned()),
+        intention: Intention::Execute,
+        start_deadline: None,
+    }
+}
+
+impl Instruction {
+    pub fn on(self, target: &str) -> Self {
+        Instruction { target: target.to_owned(), ..self }
+    }
+
+    pub fn until_acked(self) -> Self {
+        Instruction { lock_mode: LockMode::UntilAcked, ..self }
+    }
+
+    pub fn or_fail(self) -> Self {
+        Instruction { on_locked: OnLocked::Fail, ..self }
+    }
+
+    pub fn expecting(self, revision: i64) -> Self {
+        Instruction { expected_revision: Some(revision), ..self }
+    }
+
+    pub fn into_inbox(self, name: &str) -> Self {
+        Instruction { inbox: Some(name.to_owned()), ..self }
+    }
+
+    pub fn command(self) -> Command {
+        let intent = Intent {
+            action: self.action,
+            target: Target::parse("target", &self.target).expect("valid"),
+            expected_revision: self.expected_revision,
+            content_type: JSON.to_owned(),
+            arguments: Bytes::from(self.arguments),
+            lock_mode: self.lock_mode,
+        };
+        let action = document::parse(&intent).expect("an action").expect("valid arguments");
+        let (digest, _) = digest(&intent).expect("a digest");
+        Command::Submit(Box::new(Submit {
+            key: operation(&self.id),
+            mint_time: self.mint,
+            intent,
+            digest,
+            action,
+            inbox: self.inbox.map(|name| InboxName::parse(&name).expect("valid")),
+            on_locked: self.on_locked,
+            start_deadline: self.start_deadline,
+            labels: BTreeMap::new(),
+            subject: "tester".to_owned(),
+            intention: self.intention,
+        }))
+    }
+}
+
+pub fn ack(name: &str, sequences: &[i64]) -> Command {
+    let inbox = InboxName::parse(name).expect("valid");
+    let target = |sequence: &i64| AckTarget { inbox: inbox.clone(), sequence: *sequence };
+    Command::Ack {
+        account: account(),
+        targets: sequences.iter().map(target).collect(),
+        subject: "tester".to_owned(),
+        consumer: String::new(),
+    }
+}
+
+pub fn cancel(id: &str, mint: Timestamp) -> Command {
+    Command::Cancel {
+        key: operation(id),
+        mint_time: MintTime::from_timestamp(mint),
+        reason: "changed my mind".to_owned(),
+        subject: "tester".to_owned(),
+    }
+}
+
+pub fn open(name: &str, who: &str, window: i64) -> Command {
+    Command::Open { inbox: inbox(name), consumer: consumer(who), window }
+}
+
+pub fn offer(name: &str, who: &str, epoch: i64, limit: i64) -> Command {
+    Command::Offer { inbox: inbox(name), consumer: consumer(who), epoch, limit }
+}
+
+pub fn close(name: &str, who: &str, epoch: i64) -> Command {
+    Command::Close { inbox: inbox(name), consumer: consumer(who), epoch }
+}

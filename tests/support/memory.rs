@@ -1,0 +1,321 @@
+//! A store in memory: the tables of both real stores, and the same `World`, without SQL.
+//!
+//! After each command it recounts what the rows say and walks the audit chains, so that any
+//! sequence of commands is a test of the invariants I4, I13 and I15.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use receiptd::domain::{
+    audit::{self, AuditRow},
+    command::{Command, Halt, Reply},
+    decide::decide,
+    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+    document::Document,
+    ids::{Account, Span, Timestamp},
+    inbox::{AccountRow, Inbox},
+    lock::{Lock, TargetKey},
+    operation::{Operation, OperationKey},
+    policy::Policy,
+    refusal::Refusal,
+    world::{Attached, Body, HELD_MAX, Needs, Surroundings, TableChanges, WAITERS_MAX, World},
+};
+
+/// All tables, and the clock.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    pub now: Timestamp,
+    pub policy: Policy,
+    pub jitter: u64,
+    pub operations: BTreeMap<OperationKey, Operation>,
+    pub arguments: BTreeMap<OperationKey, Bytes>,
+    pub accounts: BTreeMap<Account, AccountRow>,
+    pub documents: BTreeMap<TargetKey, Document>,
+    pub locks: BTreeMap<TargetKey, Lock>,
+    pub inboxes: BTreeMap<InboxKey, Inbox>,
+    pub deliveries: BTreeMap<DeliveryKey, Delivery>,
+    pub audit: Vec<AuditRow>,
+    pub attached: BTreeMap<InboxKey, Attached>,
+    /// Rounds that the last command needed beyond the first.
+    pub deferrals: usize,
+    /// Deliveries that the last command handed to attached streams.
+    pub handed: Vec<Delivery>,
+}
+
+impl Memory {
+    pub fn new(policy: Policy) -> Self {
+        Memory {
+            now: Timestamp(1_800_000_000_000_000),
+            policy,
+            jitter: 7,
+            operations: BTreeMap::new(),
+            arguments: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            documents: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            inboxes: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            audit: Vec::new(),
+            attached: BTreeMap::new(),
+            deferrals: 0,
+            handed: Vec::new(),
+        }
+    }
+
+    pub fn advance(&mut self, by: Span) {
+        self.now = self.now + by;
+    }
+
+    /// Runs one command alone, with its follow-ups, and checks the invariants.
+    pub fn run(&mut self, command: &Command) -> Result<Reply, Refusal> {
+        let mut replies = self.run_batch(std::slice::from_ref(command));
+        replies.remove(0)
+    }
+
+    /// Runs commands as one batch; those that miss rows lead the next one.
+    pub fn run_batch(&mut self, commands: &[Command]) -> Vec<Result<Reply, Refusal>> {
+        self.deferrals = 0;
+        self.handed.clear();
+        let mut replies: Vec<Option<Result<Reply, Refusal>>> = vec![None; commands.len()];
+        let mut needs = Needs::default();
+        let mut follow_ups = Vec::new();
+        for command in commands {
+            command.needs().into_iter().for_each(|need| needs.add(need));
+        }
+        while replies.iter().any(Option::is_none) {
+            let mut world = self.load(&needs);
+            let mut missing = Vec::new();
+            for (command, reply) in commands.iter().zip(&mut replies) {
+                if reply.is_some() || !missing.is_empty() {
+                    continue;
+                }
+                world.begin();
+                match decide(&mut world, command) {
+                    Ok(good) => *reply = Some(Ok(good)),
+                    Err(halt) => {
+                        world.undo();
+                        match halt {
+                            Halt::Refused(refusal) => *reply = Some(Err(*refusal)),
+                            Halt::Unloaded(unloaded) => missing = unloaded.0,
+                        }
+                    }
+                }
+            }
+            follow_ups.extend(world.take_follow_ups());
+            self.handed.extend(world.handed().into_iter().map(|(delivery, _)| delivery));
+            self.save(world);
+            if !missing.is_empty() {
+                self.deferrals += 1;
+                assert!(self.deferrals <= 5 * commands.len(), "asks for ever: {missing:?}");
+                missing.into_iter().for_each(|need| needs.add(need));
+            }
+        }
+        let deferrals = self.deferrals;
+        let handed = std::mem::take(&mut self.handed);
+        for command in follow_ups {
+            self.run(&command).expect("a follow-up is never refused");
+        }
+        self.deferrals = deferrals;
+        self.handed = handed;
+        self.check();
+        replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()
+    }
+
+    fn load(&self, needs: &Needs) -> World {
+        let mut world = World::new(Surroundings {
+            now: self.now,
+            policy: self.policy.clone(),
+            jitter: self.jitter,
+            attached: self.attached.clone(),
+        });
+        for (key, access) in &needs.operations {
+            world.load_operation(key.clone(), *access, self.operations.get(key).cloned());
+        }
+        for key in &needs.arguments {
+            world.load_arguments(key.clone(), self.arguments[key].clone());
+        }
+        for (account, access) in &needs.accounts {
+            world.load_account(account.clone(), *access, self.accounts.get(account).cloned());
+        }
+        for (key, body) in &needs.documents {
+            let document = self.documents.get(key).cloned().map(|document| match body {
+                Body::Load => document,
+                Body::Omit => Document { content: None, ..document },
+            });
+            // As the real stores do: an unlocked document costs no look at the lock table.
+            let looks = document.as_ref().is_none_or(|document| document.locked);
+            let lock = self.locks.get(key).filter(|_| looks).cloned();
+            world.load_document(key.clone(), document, lock);
+        }
+        for key in &needs.inboxes {
+            world.load_inbox(key.clone(), self.inboxes.get(key).cloned());
+        }
+        for key in &needs.deliveries {
+            world.load_delivery(key.clone(), self.deliveries.get(key).cloned());
+        }
+        self.search(needs, &mut world);
+        world
+    }
+
+    fn search(&self, needs: &Needs, world: &mut World) {
+        for key in &needs.waiters {
+            let mut waiters: Vec<&Operation> = self.waiting(key).collect();
+            waiters.sort_by_key(|operation| operation.wait_ticket);
+            let limit = usize::try_from(WAITERS_MAX).expect("small");
+            let keys = waiters.into_iter().take(limit).map(|waiter| waiter.key.clone());
+            world.load_waiters(key.clone(), keys.collect());
+        }
+        for (key, limit) in &needs.deliverable {
+            let take = usize::try_from(*limit).expect("small");
+            let offered = self.inboxes.get(key).map_or(0, |inbox| inbox.offered);
+            let pending = || {
+                self.deliveries_of(key).filter(|delivery| delivery.state == DeliveryState::Pending)
+            };
+            let fresh = pending()
+                .filter(|delivery| delivery.attempt == 0 && delivery.key.sequence > offered)
+                .take(take)
+                .cloned()
+                .collect();
+            let available =
+                |delivery: &&Delivery| delivery.available_time.is_some_and(|at| at <= self.now);
+            let returned = pending().filter(available).take(take).cloned().collect();
+            world.load_deliverable(key.clone(), *limit, fresh, returned);
+        }
+        for (key, consumer) in &needs.held {
+            let held = self.deliveries_of(key).filter(|delivery| {
+                delivery.state == DeliveryState::InFlight
+                    && delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
+            });
+            let held = held.take(usize::try_from(HELD_MAX).expect("small")).cloned().collect();
+            world.load_held(key.clone(), consumer.clone(), held);
+        }
+    }
+
+    pub fn waiting<'a>(&'a self, key: &'a TargetKey) -> impl Iterator<Item = &'a Operation> {
+        self.operations.values().filter(move |operation| {
+            operation.wait_ticket.is_some()
+                && operation.target == key.target
+                && operation.key.account == key.account
+        })
+    }
+
+    pub fn deliveries_of<'a>(&'a self, key: &'a InboxKey) -> impl Iterator<Item = &'a Delivery> {
+        self.deliveries.values().filter(move |delivery| delivery.key.inbox == *key)
+    }
+
+    fn save(&mut self, world: World) {
+        let changes = world.into_changes();
+        apply(&mut self.operations, changes.operations, |row| row.key.clone());
+        for (key, bytes) in changes.arguments {
+            assert!(self.arguments.insert(key, bytes).is_none(), "arguments are written once");
+        }
+        apply(&mut self.accounts, changes.accounts, |row| row.account.clone());
+        let bodies: BTreeMap<TargetKey, Option<Bytes>> = self
+            .documents
+            .iter()
+            .map(|(key, document)| (key.clone(), document.content.clone()))
+            .collect();
+        apply(&mut self.documents, changes.documents, |row| row.key.clone());
+        for (key, document) in &mut self.documents {
+            if document.content.is_none() {
+                document.content = bodies.get(key).cloned().flatten();
+            }
+        }
+        apply(&mut self.locks, changes.locks, |row| row.key.clone());
+        apply(&mut self.inboxes, changes.inboxes, |row| row.key.clone());
+        apply(&mut self.deliveries, changes.deliveries, |row| row.key.clone());
+        self.audit.extend(changes.audit);
+    }
+
+    /// Recounts and walks the chains.
+    pub fn check(&self) {
+        for inbox in self.inboxes.values() {
+            self.check_inbox(inbox);
+        }
+        for (key, document) in &self.documents {
+            assert_eq!(document.locked, self.locks.contains_key(key), "flag of {key:?}");
+        }
+        for (key, lock) in &self.locks {
+            let waiting = i64::try_from(self.waiting(key).count()).expect("small");
+            assert_eq!(lock.waiting, waiting, "waiters of {key:?}");
+            assert!(lock.holder.is_some() || lock.waiting > 0, "an empty lock row of {key:?}");
+            let tickets: BTreeSet<_> = self.waiting(key).map(|row| row.wait_ticket).collect();
+            assert_eq!(i64::try_from(tickets.len()).expect("small"), waiting, "one ticket each");
+            assert!(tickets.iter().flatten().all(|ticket| *ticket < lock.next_ticket));
+        }
+        for operation in self.operations.values() {
+            let target = TargetKey {
+                account: operation.key.account.clone(),
+                target: operation.target.clone(),
+            };
+            assert!(operation.wait_ticket.is_none() || self.locks.contains_key(&target));
+            assert_eq!(operation.end_time.is_some(), operation.state.is_final());
+            self.check_chain(operation);
+        }
+    }
+
+    fn check_inbox(&self, inbox: &Inbox) {
+        let count = |wanted: &dyn Fn(&Delivery) -> bool| {
+            i64::try_from(self.deliveries_of(&inbox.key).filter(|row| wanted(row)).count())
+                .expect("small")
+        };
+        assert_eq!(inbox.pending, count(&|row| row.state == DeliveryState::Pending));
+        assert_eq!(inbox.in_flight, count(&|row| row.state == DeliveryState::InFlight));
+        assert_eq!(inbox.returned, count(&|row| row.available_time.is_some()));
+        assert_eq!(inbox.acked_total, count(&|row| row.state == DeliveryState::Acked));
+        assert_eq!(inbox.expired_total, count(&|row| row.state == DeliveryState::Expired));
+        assert_eq!(inbox.dead_total, count(&|row| row.state == DeliveryState::Dead));
+        assert_eq!(inbox.last_sequence(), count(&|_| true), "numbers without gaps");
+        let reserved = self.operations.values().filter(|operation| {
+            operation.inbox.as_ref() == Some(&inbox.key.inbox)
+                && operation.key.account == inbox.key.account
+                && operation.outcome_version == 0
+        });
+        assert_eq!(inbox.reserved, i64::try_from(reserved.count()).expect("small"), "reserved");
+        for consumer in &inbox.consumers {
+            let holder = Some((consumer.id.clone(), consumer.epoch));
+            assert_eq!(consumer.in_flight, count(&|row| row.consumer == holder), "credit");
+            assert!(consumer.in_flight <= consumer.window);
+        }
+        for row in self.deliveries_of(&inbox.key) {
+            assert_eq!(row.due_time.is_some(), row.state.is_open());
+            assert_eq!(row.consumer.is_some(), row.state == DeliveryState::InFlight);
+            assert!(row.attempt <= self.policy.retry_budget);
+            let never_offered = row.state == DeliveryState::Pending && row.attempt == 0;
+            assert!(
+                !never_offered || row.key.sequence > inbox.offered || row.expire_time <= self.now
+            );
+        }
+    }
+
+    fn check_chain(&self, operation: &Operation) {
+        let mut hash = [0; 32];
+        let mut length = 0;
+        for row in self.audit.iter().filter(|row| row.key == operation.key) {
+            length += 1;
+            assert_eq!(row.number, length);
+            hash = audit::row_hash(&hash, row.number, row.time, &row.subject, &row.events);
+            assert_eq!(hash, row.hash);
+        }
+        assert_eq!((operation.audit.length, operation.audit.hash), (length, hash));
+    }
+}
+
+/// Applies one table's changes; a broken precondition is a fault of the world.
+fn apply<K: Ord + std::fmt::Debug, V: PartialEq + std::fmt::Debug>(
+    table: &mut BTreeMap<K, V>,
+    changes: TableChanges<V>,
+    key: impl Fn(&V) -> K,
+) {
+    for row in changes.inserts {
+        let place = key(&row);
+        assert!(table.insert(place, row).is_none(), "an insert of a row that exists");
+    }
+    for update in changes.updates {
+        assert!(table.insert(key(&update.after), update.after).is_some(), "an absent row");
+    }
+    for row in changes.deletes {
+        assert!(table.remove(&key(&row)).is_some(), "an absent row goes");
+    }
+}

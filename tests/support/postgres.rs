@@ -1,0 +1,208 @@
+//! A PostgreSQL of the test run's own: one per test binary, a fresh database per test.
+//!
+//! What must stay true: no server of the machine is used or expected. The data directory is
+//! temporary, the port is free, and the server ends with the test process. Settings that make
+//! commits durable stay on, since the service refuses to run without them. This file needs nothing
+//! of the other support but its own child process, so that a test can take it alone.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of this")]
+
+#[path = "process.rs"]
+pub mod process;
+
+use std::{
+    fs::File,
+    net::{TcpListener, TcpStream},
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio_postgres::{Client, NoTls};
+
+use process::Owned;
+
+/// Set to `1`, an absent PostgreSQL is a failure and not a skip.
+pub const REQUIRE: &str = "RECEIPTD_REQUIRE_POSTGRES";
+
+/// A running server.
+pub struct Postgres {
+    port: u16,
+    databases: AtomicU64,
+    // Never dropped, since it lives in a static: the watchdog ends it and removes its directory.
+    _process: Owned,
+}
+
+/// The URL of an empty database of the test's own; `None` where PostgreSQL is not installed.
+pub async fn fresh_database() -> Option<String> {
+    let server = tokio::task::block_in_place(postgres)?;
+    let name = server.fresh_database().await;
+    Some(server.url(&name, server.port()))
+}
+
+/// The server of this test binary; `None` where none is installed.
+pub fn postgres() -> Option<&'static Postgres> {
+    static SERVER: OnceLock<Option<Postgres>> = OnceLock::new();
+    SERVER.get_or_init(start).as_ref()
+}
+
+impl Postgres {
+    /// The server's port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL of a database, reached through `port` (the server's own, or a proxy's).
+    pub fn url(&self, database: &str, port: u16) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/{database}")
+    }
+
+    /// Makes an empty database and returns its name.
+    pub async fn fresh_database(&self) -> String {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name = format!("receiptd_test_{number}");
+        let client = self.connect("postgres").await;
+        client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a fresh database");
+        name
+    }
+
+    /// A connection of the test's own.
+    #[expect(clippy::disallowed_methods, reason = "a test's own task, not the service's")]
+    pub async fn connect(&self, database: &str) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.url(database, self.port), NoTls)
+            .await
+            .expect("the server of the test run answers");
+        tokio::spawn(connection);
+        client
+    }
+}
+
+fn start() -> Option<Postgres> {
+    let Some(binaries) = binaries() else {
+        let text = "SKIPPED (PostgreSQL is not installed): no initdb below \
+                    /usr/lib/postgresql/*/bin or in `pg_config --bindir`";
+        assert!(std::env::var(REQUIRE).is_err(), "{text}");
+        eprintln!("{text}");
+        return None;
+    };
+    let user = unprivileged();
+    let directory = TempDir::with_prefix("receiptd-postgres-").expect("a temporary directory");
+    if let Some((uid, gid)) = user {
+        chown(directory.path(), Some(uid), Some(gid)).expect("root may change an owner");
+    }
+    let directory = directory.keep();
+    initialise(&binaries, user, &directory);
+    // The port is free now; another process could still take it before the server does.
+    for _ in 0..5 {
+        if let Some(server) = launch(&binaries, user, &directory) {
+            return Some(server);
+        }
+    }
+    panic!("PostgreSQL does not start:\n{}", log(&directory));
+}
+
+/// The newest installation's binaries.
+fn binaries() -> Option<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .filter(|(_, path)| path.join("initdb").exists())
+        .collect();
+    found.sort();
+    found.pop().map(|(_, path)| path).or_else(configured)
+}
+
+fn configured() -> Option<PathBuf> {
+    let output = Command::new("pg_config").arg("--bindir").output().ok()?;
+    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    path.join("initdb").exists().then_some(path)
+}
+
+/// PostgreSQL refuses to run as root: then it runs as `postgres`, or else as `nobody`.
+fn unprivileged() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let users = std::fs::read_to_string("/etc/passwd").expect("a list of users");
+    let ids = |name: &str| {
+        users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (user, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+            (user == name).then(|| Some((uid.parse().ok()?, gid.parse().ok()?)))?
+        })
+    };
+    ids("postgres").or_else(|| ids("nobody"))
+}
+
+/// `program`, run as `user` without forking, so that the process id is the program's own.
+fn command(program: &Path, user: Option<(u32, u32)>) -> Command {
+    let Some((uid, gid)) = user else {
+        return Command::new(program);
+    };
+    let mut command = Command::new("setpriv");
+    command
+        .args([format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".to_owned()])
+        .arg(program);
+    command
+}
+
+fn initialise(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) {
+    let output = command(&binaries.join("initdb"), user)
+        .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"])
+        .args(["--no-sync", "--pgdata"])
+        .arg(directory.join("data"))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .expect("initdb starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "initdb failed:\n{text}");
+}
+
+fn launch(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) -> Option<Postgres> {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = free.local_addr().expect("a bound port").port();
+    drop(free);
+    let output = File::create(directory.join("log")).expect("a log file");
+    let mut command = command(&binaries.join("postgres"), user);
+    command
+        .arg("-D")
+        .arg(directory.join("data"))
+        .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
+        .args(["-c", &format!("port={port}"), "-c", "max_connections=200"])
+        .args(["-c", "shared_buffers=32MB", "-c", "max_prepared_transactions=0"])
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(output);
+    let mut process = Owned::start(&mut command, "QUIT", Some(directory));
+    let start = Instant::now();
+    while process.ended().is_none() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "PostgreSQL does not answer:\n{}",
+            log(directory)
+        );
+        if TcpStream::connect(("127.0.0.1", port)).is_ok()
+            && log(directory).contains("ready to accept connections")
+        {
+            return Some(Postgres { port, databases: AtomicU64::new(0), _process: process });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+fn log(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
