@@ -105,7 +105,7 @@ async fn submit_again(client: &Client, submission: &Submission) -> Result<(), Fa
     let submitted = client.submit(submission).await.map_err(Failure::plain)?;
     let operation = submitted.operation().cloned().unwrap_or_default();
     let sentence = origin_sentence(submitted.origin(), &operation);
-    say(format!("   {}: {sentence}.\n", state_word(submitted.state())))?;
+    say(format!("   {}, {sentence}.\n", state_word(submitted.state())))?;
     match submitted.origin() {
         Origin::Replayed => Ok(()),
         other => Err(Failure::plain(format!("a replay was expected, not {other:?}"))),

@@ -272,7 +272,10 @@ async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
             let deliveries = all_deliveries(&client, inbox, args.limit).await?;
             say_as(
                 format,
-                || json!({ "deliveries": deliveries.iter().map(json::delivery).collect::<Vec<_>>()}),
+                || {
+                    let all: Vec<Value> = deliveries.iter().map(json::delivery).collect();
+                    json!({ "deliveries": all })
+                },
                 || deliveries_table(&deliveries),
             )?;
         }

@@ -30,9 +30,8 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  receiptd submit --action document.put --target notes/today --args '{\"content\": \"hello\"}'
-  receiptd submit --action document.append --target log --args '{\"line\": \"one\"}' \\
-      --expected-revision 3
+  receiptd submit document.put notes/today '{\"content\": \"hello\"}'
+  receiptd submit document.append log '{\"line\": \"one\"}' --expected-revision 3
   receiptd submit --id save:42 --mint-time 2026-01-31T10:00:00Z --action document.put \\
       --target a.png --content-type image/png --args-file a.png
 
@@ -69,15 +68,24 @@ pub struct SubmitArgs {
     #[arg(long, value_parser = parse_mint_time, requires = "id")]
     pub mint_time: Option<i64>,
     /// What to do, for example document.put.
-    #[arg(long)]
-    pub action: String,
+    #[arg(value_name = "ACTION", required_unless_present = "action", conflicts_with = "action")]
+    pub action_first: Option<String>,
     /// What to do it to: a path.
+    #[arg(value_name = "TARGET", required_unless_present = "target", conflicts_with = "target")]
+    pub target_second: Option<String>,
+    /// The arguments; {} when absent.
+    #[arg(value_name = "ARGS", conflicts_with_all = ["args", "args_file"])]
+    pub args_third: Option<String>,
+    /// The same as ACTION.
     #[arg(long)]
-    pub target: String,
+    pub action: Option<String>,
+    /// The same as TARGET.
+    #[arg(long)]
+    pub target: Option<String>,
     /// The revision the target must be at; 0: it must not exist.
     #[arg(long)]
     pub expected_revision: Option<i64>,
-    /// The arguments; {} when absent.
+    /// The same as ARGS.
     #[arg(long, conflicts_with = "args_file", value_name = "JSON")]
     pub args: Option<String>,
     /// A file that holds the arguments; - for standard input.
@@ -166,8 +174,8 @@ fn to_submission(args: &SubmitArgs, identity: OperationIdentity, arguments: Vec<
         Some(OnLockedArg::Fail) => OnLocked::Fail,
     };
     let intent = Intent {
-        action: args.action.clone(),
-        target: args.target.clone(),
+        action: either(&args.action_first, &args.action),
+        target: either(&args.target_second, &args.target),
         expected_revision: args.expected_revision,
         arguments,
         content_type: args.content_type.clone(),
@@ -186,9 +194,15 @@ fn to_submission(args: &SubmitArgs, identity: OperationIdentity, arguments: Vec<
     }
 }
 
+/// A word that may be given by its place or by its name; clap sees to it that one of them is.
+fn either(by_place: &Option<String>, by_name: &Option<String>) -> String {
+    by_place.as_ref().or(by_name.as_ref()).cloned().unwrap_or_default()
+}
+
 fn read_arguments(args: &SubmitArgs) -> Result<Vec<u8>, Failure> {
     let Some(path) = &args.args_file else {
-        return Ok(args.args.clone().unwrap_or_else(|| "{}".to_owned()).into_bytes());
+        let given = either(&args.args_third, &args.args);
+        return Ok(if given.is_empty() { b"{}".to_vec() } else { given.into_bytes() });
     };
     let read = if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
@@ -309,6 +323,20 @@ mod tests {
         assert_eq!(request.start_deadline.map(|time| time.seconds), Some(300));
         let intent = request.intent.expect("an intent is always sent");
         assert_eq!((intent.arguments, intent.lock_mode), (b"{}".to_vec(), 2));
+    }
+
+    #[test]
+    fn action_target_and_arguments_may_be_given_by_their_place() {
+        let args = parse(&["receiptd", "submit", "document.put", "a/b", "{\"content\":\"\"}"]);
+        let submission = to_submission(
+            &args,
+            OperationIdentity::mint_at(1, &[0; 10]),
+            read_arguments(&args).expect("no file is read"),
+        );
+        assert_eq!(submission.intent.action, "document.put");
+        assert_eq!(submission.intent.target, "a/b");
+        assert_eq!(submission.intent.arguments, b"{\"content\":\"\"}");
+        assert!(Cli::try_parse_from(["receiptd", "submit", "document.put"]).is_err());
     }
 
     #[test]

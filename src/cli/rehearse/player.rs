@@ -36,8 +36,9 @@ const INBOX_FULL_LIMIT: Duration = Duration::from_secs(60);
 const LAST_RESULTS_LIMIT: Duration = Duration::from_secs(120);
 /// How often a fresh id is tried by the negative control.
 const FRESH_IDS_MAX: u32 = 50;
-/// A kill comes at most this long after the operation was begun.
-const KILL_DELAY_MAX_MICROS: u64 = 4_000;
+/// A kill comes at most this long after the operation was begun, which is about as long as one
+/// operation takes: some die before it, some within it, some after it.
+const KILL_DELAY_MAX_MICROS: u64 = 2_500;
 
 /// Whether a retry keeps its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
