@@ -75,6 +75,8 @@ async fn f01_the_reply_is_dropped(store: TestStore) {
     proxy.set(Direction::Down, Mode::cut_at(&id.id));
     caller.submit(id.append("d1", "x")).await.expect_err("the reply is dropped");
 
+    // A connection of its own: whether the cut one is noticed in time is the transport's affair.
+    let caller = Caller::new(proxy.address(), TOKEN_A);
     let mut receipts = Vec::new();
     for _ in 0..5 {
         let again = caller.submitted(waiting(id.append("d1", "x"), 5)).await;

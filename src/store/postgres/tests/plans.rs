@@ -56,7 +56,7 @@ const SEED: &str = "
     INSERT INTO receiptd.payloads SELECT bucket, account, operation_id, 1, '\\x00'
         FROM receiptd.operations WHERE replay_count = 0;
     INSERT INTO receiptd.documents SELECT n % 50, 'account-' || n % 50, 'target-' || n, 1, 1, 1,
-            'text/plain', '\\x00', 1, '\\x00', 1, 1, CASE WHEN n % 10 = 0 THEN 1 ELSE 0 END
+            'text/plain', 1, '\\x00', 1, 1, CASE WHEN n % 10 = 0 THEN 1 ELSE 0 END, '\\x00'
         FROM generate_series(1, 5000) n;
     INSERT INTO receiptd.locks SELECT n % 50, 'account-' || n % 50, 'target-' || n, NULL, NULL,
             NULL, NULL, 1, 1, n FROM generate_series(10, 5000, 10) n;
