@@ -12,7 +12,7 @@ use super::{
     refusal::Refusal,
     release,
     standing::Standing,
-    world::{Access, World},
+    world::{World, needs::Access},
 };
 
 /// Decides a cancel.

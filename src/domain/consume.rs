@@ -14,7 +14,10 @@ use super::{
     inbox::{Consumer, Inbox},
     refusal::Refusal,
     submit::ensure_inbox,
-    world::{Access, HELD_MAX, World},
+    world::{
+        World,
+        needs::{Access, HELD_MAX},
+    },
 };
 
 /// Consumers of one inbox: its row lists them all, and rows stay narrow.

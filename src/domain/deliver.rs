@@ -17,7 +17,7 @@ use super::{
     operation::OperationKey,
     policy::Policy,
     release,
-    world::{Access, World},
+    world::{World, needs::Access},
 };
 
 /// Acks a list, each with its own outcome.

@@ -13,7 +13,7 @@ use super::{
     intent::LockMode,
     lock::{Holder, Lock, TargetKey},
     operation::{Operation, Outcome},
-    world::{Body, World},
+    world::{World, needs::Body},
 };
 
 /// Makes the effect of an operation, or finds why there is none.

@@ -15,7 +15,10 @@ use super::{
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, Outcome, Rejection, RejectionReason},
     refusal::Refusal,
-    world::{Access, Body, World},
+    world::{
+        World,
+        needs::{Access, Body},
+    },
 };
 
 /// Releases a lock by hand.

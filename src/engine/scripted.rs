@@ -23,7 +23,10 @@ use crate::{
         operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState},
         policy::Policy,
         refusal::Refusal,
-        world::{Access, Need, Needs, Unloaded, World},
+        world::{
+            World,
+            needs::{Access, Need, Needs, Unloaded},
+        },
     },
     store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
 };

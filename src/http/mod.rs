@@ -10,21 +10,19 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::health::Health;
-
-/// Serves until `stop`.
+/// Serves until `stop`; `is_ready` says whether the service can answer.
 ///
 /// # Errors
 /// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
-    health: Health,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
     metrics: PrometheusHandle,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", routing::get(alive))
-        .route("/readyz", routing::get(ready).with_state(health))
+        .route("/readyz", routing::get(async move || ready(is_ready())))
         .route("/metrics", routing::get(measured).with_state(metrics));
     tokio::select! {
         biased;
@@ -38,8 +36,8 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-async fn ready(State(health): State<Health>) -> (StatusCode, &'static str) {
-    match health.is_ready() {
+fn ready(ready: bool) -> (StatusCode, &'static str) {
+    match ready {
         true => (StatusCode::OK, "ready\n"),
         false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
     }

@@ -28,7 +28,7 @@ use crate::{
         lock::{Holder, Lock},
         operation::{Arguments, Operation, OperationKey},
         record::{pack_consumers, pack_labels, pack_outcome},
-        world::{Changes, TableChanges, Update},
+        world::changes::{Changes, TableChanges, Update},
     },
     store::BatchName,
 };

@@ -18,7 +18,7 @@ use crate::{
         lock::Lock,
         operation::{Arguments, Operation, OperationKey},
         record::{pack_labels, pack_outcome},
-        world::{Changes, TableChanges, Update},
+        world::changes::{Changes, TableChanges, Update},
     },
     store::BatchName,
 };

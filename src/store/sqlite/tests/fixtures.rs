@@ -16,7 +16,10 @@ use crate::{
         operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome},
         policy::Policy,
         record::pack_events,
-        world::{Access, Body, Need, Needs, Surroundings, Unloaded, World},
+        world::{
+            Surroundings, World,
+            needs::{Access, Body, Need, Needs, Unloaded},
+        },
     },
     engine::seams::Seams,
     store::{
