@@ -231,7 +231,7 @@ impl Done {
         self.counts.record();
         telemetry::sweep_overdue(self.overdue.to_std());
         for (reason, count) in &self.refused {
-            telemetry::sweep_refused(*reason, *count);
+            telemetry::sweep_refused(reason, *count);
         }
         if !self.refused.is_empty() {
             tracing::debug!(refused = ?self.refused, "rows were left to the next pass");

@@ -235,11 +235,8 @@ impl World {
     pub fn handed(&self) -> Vec<(Delivery, Operation)> {
         let pair = |key: &DeliveryKey| {
             let delivery = self.deliveries.get(key)??.clone();
-            let operation = OperationKey {
-                account: key.inbox.account.clone(),
-                id: delivery.operation_id.clone(),
-            };
-            Some((delivery, self.operations.get(&operation)??.clone()))
+            let operation = self.operations.get(&delivery.operation_key())??.clone();
+            Some((delivery, operation))
         };
         self.handed.iter().filter_map(pair).collect()
     }

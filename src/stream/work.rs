@@ -292,13 +292,7 @@ fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
 }
 
 fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
-    let mut keys: Vec<OperationKey> = deliveries
-        .iter()
-        .map(|delivery| OperationKey {
-            account: delivery.key.inbox.account.clone(),
-            id: delivery.operation_id.clone(),
-        })
-        .collect();
+    let mut keys: Vec<OperationKey> = deliveries.iter().map(Delivery::operation_key).collect();
     // Two outcomes of one operation name it twice.
     keys.sort();
     keys.dedup();

@@ -23,6 +23,10 @@ use crate::domain::{
 
 /// How one row stood before a command touched it.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a handful lives for one command; boxes would cost an allocation for each operation"
+)]
 pub(super) enum Undo {
     Operation(OperationKey, (Option<Operation>, bool)),
     Account(Account, (Option<AccountRow>, bool)),
