@@ -20,9 +20,13 @@ pub async fn serve(
     metrics: PrometheusHandle,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
+    let ready = async move || match is_ready() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    };
     let router = Router::new()
         .route("/healthz", routing::get(alive))
-        .route("/readyz", routing::get(async move || ready(is_ready())))
+        .route("/readyz", routing::get(ready))
         .route("/metrics", routing::get(measured).with_state(metrics));
     tokio::select! {
         biased;
@@ -34,13 +38,6 @@ pub async fn serve(
 
 async fn alive() -> &'static str {
     "alive\n"
-}
-
-fn ready(ready: bool) -> (StatusCode, &'static str) {
-    match ready {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-    }
 }
 
 async fn measured(State(metrics): State<PrometheusHandle>) -> impl IntoResponse {
