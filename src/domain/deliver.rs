@@ -145,6 +145,10 @@ pub(super) fn end(
         DeliveryState::Dead => inbox.dead_total += 1,
         DeliveryState::Pending | DeliveryState::InFlight => {}
     }
+    if inbox.pending == inbox.returned {
+        // Nothing fresh is left: no later search has to walk what has ended.
+        inbox.offered = inbox.last_sequence();
+    }
     let lock_target = delivery.lock_target.clone();
     let ended = Delivery {
         state,

@@ -90,11 +90,12 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
         return Ok(());
     }
     let starts = prepare(world, target)?;
+    let found_some = !starts.is_empty();
     let mut lock = Lock { due_time: world.now(), ..lock };
     world.put_lock(target, Some(lock.clone()))?;
     for (operation, action) in starts {
         lock.waiting -= 1;
-        if let Some(held) = start(world, operation, &action)? {
+        if let Some(held) = start(world, operation, action.as_ref())? {
             lock = Lock { waiting: lock.waiting, ..held };
             break;
         }
@@ -103,7 +104,10 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
         (None, ..=0) => world.put_lock(target, None)?,
         (None, _) => {
             world.put_lock(target, Some(lock))?;
-            world.follow_up(Command::SweepLock { target: target.clone() });
+            // A count without waiters would be a bug; the sweeper's pace is enough for it.
+            if found_some {
+                world.follow_up(Command::SweepLock { target: target.clone() });
+            }
         }
         (Some(_), _) => world.put_lock(target, Some(lock))?,
     }
@@ -111,7 +115,7 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
 }
 
 /// The waiters with everything their start needs; whatever is missing is asked for at once.
-fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, DocumentAction)>> {
+fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, Option<DocumentAction>)>> {
     let mut missing = Missing::default();
     let mut operations = Vec::new();
     for key in world.waiters(target)? {
@@ -125,7 +129,7 @@ fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, Documen
             missing.note(world.inbox(&inbox));
         }
         if let Some(arguments) = missing.note(world.arguments(&operation)) {
-            let action = stored_action(&operation, arguments)?;
+            let action = stored_action(&operation, arguments);
             starts.push((operation, action));
         }
     }
@@ -133,8 +137,9 @@ fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, Documen
     Ok(starts)
 }
 
-/// The action of a stored operation: its bytes were parsed once before they were stored.
-fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Decided<DocumentAction> {
+/// The action of a stored operation. Its bytes were parsed once before they were stored; a later
+/// release may read them more strictly, which must not keep the waiters behind it from starting.
+fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Option<DocumentAction> {
     let intent = Intent {
         action: operation.action.clone(),
         target: operation.target.clone(),
@@ -143,22 +148,19 @@ fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Decided<Docu
         arguments,
         lock_mode: operation.lock_mode,
     };
-    match document::parse(&intent) {
-        Some(Ok(action)) => Ok(action),
-        Some(Err(_)) | None => Err(Refusal::Internal.into()),
-    }
+    document::parse(&intent)?.ok()
 }
 
 /// Starts one waiter; returns the lock that it holds from now on, if it does.
 fn start(
     world: &mut World,
     mut operation: Operation,
-    action: &DocumentAction,
+    action: Option<&DocumentAction>,
 ) -> Decided<Option<Lock>> {
-    let outcome = if operation.start_deadline <= world.now() {
-        start_deadline_passed()
-    } else {
-        finish::effect(world, &operation, action)?
+    let outcome = match action {
+        _ if operation.start_deadline <= world.now() => start_deadline_passed(),
+        Some(action) => finish::effect(world, &operation, action)?,
+        None => unreadable_arguments(),
     };
     let mut events = Vec::new();
     let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
@@ -166,6 +168,15 @@ fn start(
     record_events(world, &mut operation, SERVICE, &events);
     world.put_operation(operation)?;
     Ok(lock)
+}
+
+/// What becomes of an operation whose arguments this release refuses.
+fn unreadable_arguments() -> Outcome {
+    Outcome::Rejected(Rejection {
+        reason: RejectionReason::PatchFailed,
+        text: "the stored arguments are not accepted by this release".to_owned(),
+        found_revision: None,
+    })
 }
 
 /// What becomes of an operation that nobody started in time.

@@ -244,6 +244,7 @@ impl Memory {
             let waiting = i64::try_from(self.waiting(key).count()).expect("small");
             assert_eq!(lock.waiting, waiting, "waiters of {key:?}");
             assert!(lock.holder.is_some() || lock.waiting > 0, "an empty lock row of {key:?}");
+            assert!(self.documents.contains_key(key), "a lock that no document row guards");
             let tickets: BTreeSet<_> = self.waiting(key).map(|row| row.wait_ticket).collect();
             assert_eq!(i64::try_from(tickets.len()).expect("small"), waiting, "one ticket each");
             assert!(tickets.iter().flatten().all(|ticket| *ticket < lock.next_ticket));
