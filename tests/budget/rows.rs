@@ -1,0 +1,92 @@
+//! The row budget, and how many commands share a commit.
+
+use receiptd::{
+    api::auth::Access,
+    config::{Config, StoreUrl},
+    engine::seams::Seams,
+    server::{Listeners, Server},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    load::{Cost, Load},
+    stores::on_postgres,
+};
+
+/// Runs a load once to prepare every statement, then measures.
+async fn measured(callers: usize, each: usize) -> Option<Cost> {
+    let store = on_postgres().await?;
+    let mut load = Load::attach(&store.engine).await;
+    load.cycles(callers, 10).await;
+    Some(load.cycles(callers, each).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cycle_stays_within_its_row_budget() {
+    let Some(cost) = measured(64, 50).await else { return };
+    let touches = cost.touches_per_cycle();
+    assert!(touches <= 11.0, "{touches:.1} rows are touched for a cycle: {cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_takes_two_round_trips() {
+    let Some(cost) = measured(64, 10).await else { return };
+    assert_eq!(cost.totals.touches.round_trips, 2 * cost.totals.batches, "{cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_operations_share_a_commit() {
+    let Some(cost) = measured(256, 16).await else { return };
+    let commits = cost.commits_per_operation();
+    assert!(commits < 0.1, "{commits:.3} commits for an operation: {cost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_metric_shows_how_many_commands_share_a_commit() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = StoreUrl::sqlite(folder.path().join("receiptd.db"));
+    let server = Server::open(Config::default(), &store, Access::Local, Seams::system());
+    let server = server.await.expect("the server opens");
+    let engine = server.engine().clone();
+    let grpc = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let admin = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = admin.local_addr().expect("bound");
+    let shutdown = CancellationToken::new();
+    let listeners = Listeners { grpc, admin: Some(admin) };
+    let observing = async {
+        // Answered once the recorder of the metrics is there.
+        page(address, "/metrics").await;
+        let mut load = Load::attach(&engine).await;
+        load.cycles(64, 4).await;
+        let metrics = page(address, "/metrics").await;
+        drop(load);
+        shutdown.cancel();
+        metrics
+    };
+    let (served, metrics) = tokio::join!(server.serve_on(listeners, shutdown.clone()), observing);
+    served.expect("a clean end");
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.unwrap_or_else(|| panic!("{name} is missing from:\n{metrics}"));
+        value.parse::<f64>().expect("a number")
+    };
+    let (batches, commands) =
+        (value("receiptd_batch_commands_count"), value("receiptd_batch_commands_sum"));
+    assert!(commands >= 256.0 && commands / batches > 2.0, "{commands} in {batches} batches");
+    assert!(value(r#"receiptd_batch_commands_bucket{le="200"}"#) <= batches);
+    assert!(value("receiptd_commits_total") <= batches);
+}
+
+async fn page(address: std::net::SocketAddr, path: &str) -> String {
+    let mut connection = TcpStream::connect(address).await.expect("the admin listener answers");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: receiptd\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.expect("text");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
