@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use receiptd::proto::{
-    AckOutcome, BatchSubmitOperationsRequest, batch_submit_result::Result as Outcome,
-};
+use receiptd::proto::AckOutcome;
 
 use tokio::sync::mpsc;
 
@@ -16,7 +14,6 @@ use crate::support::{
     requests::{Identity, into_inbox},
     server::TOKEN_A,
     stores::{TestStore, on_both_stores},
-    within,
 };
 
 const RESULTS: i64 = 2_000;
@@ -61,13 +58,8 @@ const CONSUMER: &str = "installation-1";
 
 async fn submit_hundred(caller: &Caller, inbox: &str, number: i64) {
     let target = format!("small/{inbox}/{number}");
-    let requests =
-        (0..100).map(|_| into_inbox(Identity::fresh().put(&target, "x"), inbox)).collect();
-    let request = BatchSubmitOperationsRequest { requests };
-    let mut client = caller.operations.clone();
-    let answer = within("a batch", client.batch_submit_operations(request)).await;
-    let results = answer.expect("answered").into_inner().results;
-    assert!(results.iter().all(|item| matches!(item.result, Some(Outcome::Response(_)))));
+    let requests = (0..100).map(|_| into_inbox(Identity::fresh().put(&target, "x"), inbox));
+    caller.submitted_together(requests.collect()).await;
 }
 
 /// Submits everything for one inbox, a few batches at a time.

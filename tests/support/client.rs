@@ -5,10 +5,11 @@
 use std::{collections::HashMap, net::SocketAddr};
 
 use receiptd::proto::{
-    AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Document, GetDocumentRequest,
-    GetInboxRequest, GetOperationResponse, Inbox, ListOperationEventsRequest, OperationEvent,
-    OperationEventKind, StreamDeliveriesRequest, StreamDeliveriesResponse, SubmitOperationRequest,
-    SubmitOperationResponse, admin_service_client::AdminServiceClient,
+    AckDeliveriesRequest, AckOutcome, AckTarget, BatchSubmitOperationsRequest, DeliveredResult,
+    Document, GetDocumentRequest, GetInboxRequest, GetOperationResponse, Inbox,
+    ListOperationEventsRequest, OperationEvent, OperationEventKind, StreamDeliveriesRequest,
+    StreamDeliveriesResponse, SubmitOperationRequest, SubmitOperationResponse,
+    admin_service_client::AdminServiceClient, batch_submit_result,
     document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
     operation_service_client::OperationServiceClient, stream_deliveries_response::Frame,
 };
@@ -103,6 +104,24 @@ impl Caller {
     /// Submits once; must be answered.
     pub async fn submitted(&self, request: SubmitOperationRequest) -> SubmitOperationResponse {
         self.submit(request).await.expect("the submit is answered")
+    }
+
+    /// Submits a batch of at most a hundred; each must be answered.
+    pub async fn submitted_together(
+        &self,
+        requests: Vec<SubmitOperationRequest>,
+    ) -> Vec<SubmitOperationResponse> {
+        let mut client = self.operations.clone();
+        let batch = BatchSubmitOperationsRequest { requests };
+        let answer = within("a batch", client.batch_submit_operations(batch)).await;
+        let results = answer.expect("the batch is answered").into_inner().results;
+        results
+            .into_iter()
+            .map(|item| match item.result {
+                Some(batch_submit_result::Result::Response(response)) => response,
+                other => panic!("a submit of the batch failed: {other:?}"),
+            })
+            .collect()
     }
 
     /// Submits once; must be refused.
