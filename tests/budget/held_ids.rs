@@ -5,12 +5,10 @@ use std::{pin::pin, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
 use receiptd::{
-    api::status,
     domain::{
         command::{Origin, Reply},
         ids::Timestamp,
-        operation::OperationState,
-        refusal::{RecoveryAction, Refusal, RefusalOutcome},
+        refusal::Refusal,
     },
     engine::Engine,
     store::postgres::claim_hash,
@@ -18,6 +16,7 @@ use receiptd::{
 use tonic::Code;
 
 use crate::{
+    answers::{applied, refused},
     commands::{append, operation},
     stores::on_postgres,
 };
@@ -27,12 +26,6 @@ const OTHERS: usize = 150;
 /// Every attempt under an id tells the same time of its making.
 async fn submit(engine: &Engine, id: &str, made: Timestamp) -> Result<Reply, Refusal> {
     engine.run(append(id, made).on(id).command()).await
-}
-
-fn applied(reply: Result<Reply, Refusal>) -> Origin {
-    let Ok(Reply::Submitted(submitted)) = reply else { panic!("{reply:?}") };
-    assert_eq!(submitted.operation.state, OperationState::Applied);
-    submitted.origin
 }
 
 /// On one thread, so that everything that is submitted at once waits when the lane looks.
@@ -62,10 +55,9 @@ async fn an_id_held_elsewhere_delays_no_other_command() {
 
     let answer = tokio::time::timeout(Duration::from_secs(10), held).await.expect("in time");
     let refusal = answer.expect_err("nobody waits for ever");
-    assert_eq!(refusal.reason(), "IDENTITY_HELD");
-    assert_eq!(status::code(&refusal), Code::Unavailable);
-    assert_eq!(refusal.outcome(), RefusalOutcome::NoEffect);
-    assert_eq!(refusal.recovery(), RecoveryAction::Wait);
+    let (code, reason, outcome, recovery) = refused(&operation("held").id, &refusal);
+    assert_eq!((code, reason.as_str()), (Code::Unavailable, "IDENTITY_HELD"));
+    assert_eq!((outcome.as_str(), recovery.as_str()), ("NO_EFFECT", "WAIT"));
     let record = engine.store().look_up(&[operation("held")]).await.expect("a read");
     assert!(record[0].operation.is_none(), "no record");
 

@@ -5,6 +5,7 @@ mod commands;
 #[path = "../support/postgres.rs"]
 mod postgres;
 
+mod answers;
 mod held_ids;
 mod load;
 mod rows;

@@ -3,17 +3,13 @@
 
 use futures_util::future::join_all;
 use receiptd::{
-    api::status,
-    domain::{
-        command::Reply,
-        operation::OperationState,
-        refusal::{Refusal, RefusalOutcome},
-    },
+    domain::{command::Reply, refusal::Refusal},
     engine::Engine,
 };
 use tonic::Code;
 
 use crate::{
+    answers::{applied, refused},
     commands::{append, inbox, operation, target},
     stores::{on_postgres, on_sqlite},
 };
@@ -33,11 +29,6 @@ async fn append_to(engine: &Engine, id: &str, document: &str) -> Result<Reply, R
     engine.run(append(id, engine.seams().now()).on(document).command()).await
 }
 
-fn applied(reply: Result<Reply, Refusal>) {
-    let Ok(Reply::Submitted(submitted)) = reply else { panic!("{reply:?}") };
-    assert_eq!(submitted.operation.state, OperationState::Applied);
-}
-
 /// Each document has one line; one of them does not change any more.
 async fn check(engine: &Engine) {
     let submits = (0..=OTHERS).map(async |number| match number {
@@ -50,9 +41,9 @@ async fn check(engine: &Engine) {
     let answers: Vec<Result<Reply, Refusal>> =
         join_all(submits).await.into_iter().flatten().collect();
     let [Err(refusal)] = answers.as_slice() else { panic!("{answers:?}") };
-    assert_eq!(refusal.reason(), "INTERNAL");
-    assert_eq!(status::code(refusal), Code::Internal);
-    assert_eq!(refusal.outcome(), RefusalOutcome::NoEffect);
+    let (code, reason, outcome, _) = refused(&operation("refused").id, refusal);
+    assert_eq!((code, reason.as_str()), (Code::Internal, "INTERNAL"));
+    assert_eq!(outcome, "NO_EFFECT");
 
     let record = engine.store().look_up(&[operation("refused")]).await.expect("a read");
     assert!(record[0].operation.is_none(), "no record");
