@@ -17,6 +17,10 @@ use crate::{
     stores::on_postgres,
 };
 
+/// Rows loaded and saved for a cycle at 64 submits in flight. It takes about 9; one more if results
+/// were not put in flight by the submit itself; 15 if every command had a batch of its own.
+const ROWS_MAX: f64 = 9.8;
+
 /// Runs a load once to prepare every statement, then measures.
 async fn measured(callers: usize, each: usize) -> Option<Cost> {
     let store = on_postgres().await?;
@@ -29,7 +33,7 @@ async fn measured(callers: usize, each: usize) -> Option<Cost> {
 async fn a_cycle_stays_within_its_row_budget() {
     let Some(cost) = measured(64, 50).await else { return };
     let touches = cost.touches_per_cycle();
-    assert!(touches <= 11.0, "{touches:.1} rows are touched for a cycle: {cost:?}");
+    assert!(touches <= ROWS_MAX, "{touches:.1} rows are touched for a cycle: {cost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
