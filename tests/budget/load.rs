@@ -14,7 +14,6 @@ use receiptd::{
     engine::{Engine, totals::Totals},
     store::Touches,
     stream::{self, Frame, OpenStream, StreamSettings},
-    sweeper, wake,
 };
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -26,12 +25,10 @@ use crate::commands::{self, append, consumer, inbox};
 pub const INBOXES: usize = 16;
 /// How long a load may take: many times what it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// As often as the service does it.
-const PERIOD: Duration = Duration::from_secs(1);
 
 type Frames = Receiver<Result<Frame, Refusal>>;
 
-/// An engine with readers, as a server runs it.
+/// An engine with readers, which end with it.
 pub struct Load<'a> {
     engine: &'a Engine,
     readers: Vec<Frames>,
@@ -48,8 +45,6 @@ impl<'a> Load<'a> {
     /// Attaches a consumer to each inbox.
     pub async fn attach(engine: &'a Engine) -> Load<'a> {
         let stop = CancellationToken::new();
-        engine.seams().spawn(sweeper::run(engine.clone(), PERIOD, stop.clone()));
-        engine.seams().spawn(wake::reread(engine.clone(), PERIOD, stop.clone()));
         let mut readers = Vec::new();
         for number in 0..INBOXES {
             readers.push(open(engine, number, &stop).await);
