@@ -18,26 +18,17 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
-    texts::{format_span, option_span_text, parse_span, span_text},
+    texts::{option_span_text, span_text},
 };
-use crate::domain::{ids::Span, policy::Policy};
+use crate::{
+    domain::{ids::Span, policy::Policy},
+    telemetry::process::LogFormat,
+};
 
 /// Why the settings cannot be used. Names the setting and where it came from.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub String);
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Pretty on a terminal, JSON elsewhere.
-    Auto,
-    /// One JSON object per line.
-    Json,
-    /// For people.
-    Pretty,
-}
 
 /// The whole configuration of a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -223,7 +223,8 @@ impl Server {
     ) {
         let period = self.config.sweep_interval.to_std();
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
-        self.background(wake::reread(self.engine.clone(), period, stop.clone()));
+        let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
+        self.background(wake::reread(store, wake, period, stop.clone()));
         let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
@@ -232,7 +233,8 @@ impl Server {
             stop.clone(),
         ));
         if let Some(listener) = admin {
-            let served = http::serve(listener, health.clone(), metrics, stop.clone());
+            let health = health.clone();
+            let served = http::serve(listener, move || health.is_ready(), metrics, stop.clone());
             self.background(async move {
                 if let Err(error) = served.await {
                     tracing::error!(%error, "the admin listener failed");

@@ -35,15 +35,6 @@ use crate::{
     store::ReadError,
 };
 
-/// Streams that are open now.
-pub const STREAMS: &str = "receiptd_streams";
-/// Counts the ends of streams, by `cause`.
-pub const STREAM_ENDS: &str = "receiptd_stream_ends_total";
-/// Counts results put into frames.
-pub const STREAM_RESULTS: &str = "receiptd_stream_results_total";
-/// Counts frames with results.
-pub const STREAM_BATCHES: &str = "receiptd_stream_batches_total";
-
 /// Frames that wait for the client: enough to keep the connection busy while the next page is
 /// read, few enough that a stalled client costs at most 64 KiB.
 const FRAMES_MAX: usize = 4;

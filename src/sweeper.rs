@@ -25,18 +25,8 @@ use crate::{
         ReadError,
         query::{Due, DueKind, DuePage, DuePosition},
     },
+    telemetry,
 };
-
-/// Counts rows settled, by `result`.
-pub const SWEPT: &str = "receiptd_swept_total";
-/// Counts rows whose command was refused, by `reason`.
-pub const SWEEP_REFUSALS: &str = "receiptd_sweep_refusals_total";
-/// Counts searches that failed.
-pub const SWEEP_FAILURES: &str = "receiptd_sweep_failures_total";
-/// How long passes take, in seconds.
-pub const SWEEP_SECONDS: &str = "receiptd_sweep_seconds";
-/// How long the oldest delivery or operation that the last pass met was overdue, in seconds.
-pub const SWEEP_OVERDUE_SECONDS: &str = "receiptd_sweep_overdue_seconds";
 
 /// Rows in one page: a few batches of the engine.
 const PAGE: i64 = 500;
@@ -115,7 +105,7 @@ impl SweepCounts {
             ("batch_removed", self.batches_removed),
         ];
         for (result, count) in results {
-            metrics::counter!(SWEPT, "result" => result).increment(count);
+            telemetry::swept(result, count);
         }
     }
 }
@@ -178,12 +168,12 @@ async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
         Err(error) => failed(&error),
     }
     done.record();
-    metrics::histogram!(SWEEP_SECONDS).record(start.elapsed().as_secs_f64());
+    telemetry::sweep_passed(start.elapsed());
     done.counts
 }
 
 fn failed(error: &ReadError) {
-    metrics::counter!(SWEEP_FAILURES).increment(1);
+    telemetry::sweep_failed();
     tracing::debug!(%error, "a search of the sweep failed; the next pass tries again");
 }
 
@@ -239,9 +229,9 @@ fn command(due: Due) -> Command {
 impl Done {
     fn record(&self) {
         self.counts.record();
-        metrics::gauge!(SWEEP_OVERDUE_SECONDS).set(self.overdue.to_std().as_secs_f64());
+        telemetry::sweep_overdue(self.overdue.to_std());
         for (reason, count) in &self.refused {
-            metrics::counter!(SWEEP_REFUSALS, "reason" => *reason).increment(*count);
+            telemetry::sweep_refused(reason, *count);
         }
         if !self.refused.is_empty() {
             tracing::debug!(refused = ?self.refused, "rows were left to the next pass");

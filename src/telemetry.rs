@@ -49,6 +49,29 @@ pub const REFUSALS_TOTAL: &str = "receiptd_refusals_total";
 /// TLS handshakes that failed or took too long.
 pub const TLS_HANDSHAKES_FAILED_TOTAL: &str = "receiptd_tls_handshakes_failed_total";
 
+/// Streams that are open now.
+pub const STREAMS: &str = "receiptd_streams";
+/// Streams that ended, by cause.
+pub const STREAM_ENDS_TOTAL: &str = "receiptd_stream_ends_total";
+/// Results put into frames.
+pub const STREAM_RESULTS_TOTAL: &str = "receiptd_stream_results_total";
+/// Frames with results.
+pub const STREAM_BATCHES_TOTAL: &str = "receiptd_stream_batches_total";
+/// Rows settled by the sweep, by result.
+pub const SWEPT_TOTAL: &str = "receiptd_swept_total";
+/// Rows of the sweep whose command was refused, by reason.
+pub const SWEEP_REFUSALS_TOTAL: &str = "receiptd_sweep_refusals_total";
+/// Searches of the sweep that failed.
+pub const SWEEP_FAILURES_TOTAL: &str = "receiptd_sweep_failures_total";
+/// How long passes of the sweep take.
+pub const SWEEP_SECONDS: &str = "receiptd_sweep_seconds";
+/// How long the oldest delivery or operation that the last pass met was overdue.
+pub const SWEEP_OVERDUE_SECONDS: &str = "receiptd_sweep_overdue_seconds";
+/// What is watched now, operations and inboxes together.
+pub const WATCHED: &str = "receiptd_watched";
+/// Bulk re-reads of what is watched that failed.
+pub const REREAD_FAILURES_TOTAL: &str = "receiptd_reread_failures_total";
+
 /// Tells the recorder what each metric means. Called once, after the recorder is installed.
 pub fn describe() {
     let counters = [
@@ -66,13 +89,24 @@ pub fn describe() {
         (REPLAYS_DROPPED_TOTAL, "Replays that were not counted."),
         (REFUSALS_TOTAL, "Calls that were refused, by reason."),
         (TLS_HANDSHAKES_FAILED_TOTAL, "TLS handshakes that failed or took too long."),
+        (STREAM_ENDS_TOTAL, "Streams that ended, by cause."),
+        (STREAM_RESULTS_TOTAL, "Results put into frames."),
+        (STREAM_BATCHES_TOTAL, "Frames with results."),
+        (SWEPT_TOTAL, "Rows settled by the sweep, by result."),
+        (SWEEP_REFUSALS_TOTAL, "Rows of the sweep whose command was refused, by reason."),
+        (SWEEP_FAILURES_TOTAL, "Searches of the sweep that failed."),
+        (REREAD_FAILURES_TOTAL, "Bulk re-reads that failed."),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);
     }
     describe_gauge!(QUEUE_COMMANDS, "Commands that wait in the lanes now.");
+    describe_gauge!(STREAMS, "Streams that are open now.");
+    describe_gauge!(WATCHED, "Operations and inboxes that are watched now.");
+    describe_gauge!(SWEEP_OVERDUE_SECONDS, Unit::Seconds, "Delay of the oldest row swept.");
     describe_histogram!(BATCH_COMMANDS, "Commands that share one commit.");
     describe_histogram!(BATCH_SECONDS, Unit::Seconds, "Time of a batch's transaction.");
+    describe_histogram!(SWEEP_SECONDS, Unit::Seconds, "Time of a pass of the sweep.");
 }
 
 /// Why a command was put off to the next batch.
@@ -207,4 +241,56 @@ pub fn refused(reason: &'static str) {
 /// A TLS handshake failed or took too long.
 pub fn tls_handshake_failed() {
     counter!(TLS_HANDSHAKES_FAILED_TOTAL).increment(1);
+}
+
+/// A stream began.
+pub fn stream_began() {
+    gauge!(STREAMS).increment(1.0);
+}
+
+/// A stream ended.
+pub fn stream_ended(cause: &'static str) {
+    gauge!(STREAMS).decrement(1.0);
+    counter!(STREAM_ENDS_TOTAL, "cause" => cause).increment(1);
+}
+
+/// A stream put results into a frame.
+pub fn results_sent(results: usize) {
+    counter!(STREAM_BATCHES_TOTAL).increment(1);
+    counter!(STREAM_RESULTS_TOTAL).increment(results as u64);
+}
+
+/// A pass of the sweep settled rows.
+pub fn swept(result: &'static str, rows: u64) {
+    counter!(SWEPT_TOTAL, "result" => result).increment(rows);
+}
+
+/// A pass of the sweep left rows to the next one.
+pub fn sweep_refused(reason: &'static str, rows: u64) {
+    counter!(SWEEP_REFUSALS_TOTAL, "reason" => reason).increment(rows);
+}
+
+/// A search of the sweep failed.
+pub fn sweep_failed() {
+    counter!(SWEEP_FAILURES_TOTAL).increment(1);
+}
+
+/// A pass of the sweep ended.
+pub fn sweep_passed(took: Duration) {
+    histogram!(SWEEP_SECONDS).record(took.as_secs_f64());
+}
+
+/// How long the oldest row that a pass met was overdue.
+pub fn sweep_overdue(overdue: Duration) {
+    gauge!(SWEEP_OVERDUE_SECONDS).set(overdue.as_secs_f64());
+}
+
+/// How much is watched now.
+pub fn watched(keys: usize) {
+    gauge!(WATCHED).set(keys as f64);
+}
+
+/// A bulk re-read of what is watched failed.
+pub fn reread_failed() {
+    counter!(REREAD_FAILURES_TOTAL).increment(1);
 }

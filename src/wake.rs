@@ -22,17 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     domain::{delivery::InboxKey, operation::OperationKey},
-    engine::Engine,
     store::{
         ReadError, Store,
         query::{InboxGlimpse, OperationGlimpse},
     },
+    telemetry,
 };
-
-/// Counts bulk re-reads that failed.
-pub const REREAD_FAILURES: &str = "receiptd_reread_failures_total";
-/// What is watched now, operations and inboxes together.
-pub const WATCHED: &str = "receiptd_watched";
 
 /// Keys in one bulk read: enough for a busy replica in one statement, small enough for the
 /// arrays of any store.
@@ -170,7 +165,7 @@ impl Wake {
 
 /// Reads everything that somebody waits for once per `period`, and wakes those whose row changed
 /// since the look before. A failed read is repeated at the next period. Ends with `shutdown`.
-pub async fn reread(engine: Engine, period: Duration, shutdown: CancellationToken) {
+pub async fn reread(store: Store, wake: Wake, period: Duration, shutdown: CancellationToken) {
     let mut seen = Seen::default();
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -183,10 +178,10 @@ pub async fn reread(engine: Engine, period: Duration, shutdown: CancellationToke
         let looked = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            looked = look(engine.store(), engine.wake(), &mut seen) => looked,
+            looked = look(&store, &wake, &mut seen) => looked,
         };
         if let Err(error) = looked {
-            metrics::counter!(REREAD_FAILURES).increment(1);
+            telemetry::reread_failed();
             tracing::debug!(%error, "the bulk re-read failed; the next period tries again");
         }
     }
@@ -202,7 +197,7 @@ struct Seen {
 /// One look at everything that is watched.
 async fn look(store: &Store, wake: &Wake, seen: &mut Seen) -> Result<(), ReadError> {
     let (operations, inboxes) = wake.watched();
-    metrics::gauge!(WATCHED).set((operations.len() + inboxes.len()) as f64);
+    telemetry::watched(operations.len() + inboxes.len());
     forget_unwatched(&mut seen.operations, &operations);
     forget_unwatched(&mut seen.inboxes, &inboxes);
     for keys in operations.chunks(REREAD_KEYS_MAX) {
@@ -319,7 +314,7 @@ mod tests {
     #[test]
     fn a_task_can_carry_the_reread() {
         fn task(_: impl Future<Output = ()> + Send + 'static) {}
-        let _ = |engine: Engine, period, shutdown| task(reread(engine, period, shutdown));
+        let _ = |store, wake, period, shutdown| task(reread(store, wake, period, shutdown));
     }
 
     #[test]

@@ -39,7 +39,8 @@ fn running(policy: Policy) -> Running {
     let shutdown = CancellationToken::new();
     let period = Duration::from_millis(300);
     seams.spawn(sweeper::run(engine.clone(), period, shutdown.clone()));
-    seams.spawn(wake::reread(engine.clone(), Duration::from_secs(1), shutdown.clone()));
+    let (store, wake) = (engine.store().clone(), engine.wake().clone());
+    seams.spawn(wake::reread(store, wake, Duration::from_secs(1), shutdown.clone()));
     Running { engine, shutdown, _folder: folder }
 }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     domain::{
         audit::{AuditEvent, AuditKind, AuditRow},
-        delivery::{Delivery, DeliveryKey, InboxKey},
+        delivery::Delivery,
         filter::{OperationFilter, Scope},
         ids::{Account, OperationId},
         operation::{Operation, OperationKey},
@@ -121,8 +121,11 @@ impl Api {
         rows: &[Operation],
         filter: &OperationFilter,
     ) -> Result<BTreeMap<OperationId, Delivery>, ReadError> {
-        let keys: Vec<_> =
-            rows.iter().filter(|row| filter.admits(row)).filter_map(delivery_key).collect();
+        let keys: Vec<_> = rows
+            .iter()
+            .filter(|row| filter.admits(row))
+            .filter_map(Operation::delivery_key)
+            .collect();
         if keys.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -177,12 +180,6 @@ impl Api {
 
 fn position(operation: &Operation) -> OperationPosition {
     OperationPosition { accept_time: operation.accept_time, id: operation.key.id.clone() }
-}
-
-fn delivery_key(operation: &Operation) -> Option<DeliveryKey> {
-    let inbox =
-        InboxKey { account: operation.key.account.clone(), inbox: operation.inbox.clone()? };
-    Some(DeliveryKey { inbox, sequence: operation.delivery_sequence? })
 }
 
 /// One story from the chained rows and from the evidence of acks that stands in the deliveries.

@@ -29,7 +29,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub store: StoreArgs,
-    /// Tokens, TOML: [[token]] with id, hash, account, subject, permissions
+    /// Tokens, TOML: `[[token]]` with id, hash, account, subject, permissions
     ///
     /// The hash is the SHA-256 of the secret: printf %s SECRET | sha256sum
     #[arg(long, value_name = "FILE")]

@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, LogFormat, option_span_text, parse_span, store_url::TypedStoreUrl},
-    domain::ids::Span,
+    config::{Config, Loaded, option_span_text, store_url::TypedStoreUrl},
+    domain::{ids::Span, spans::parse_span},
+    telemetry::process::LogFormat,
 };
 
 /// Flags for every setting.

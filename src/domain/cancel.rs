@@ -3,16 +3,14 @@
 use super::{
     command::{CancelOutcome, Decided, Reply},
     decide::{Missing, record_events},
-    delivery::InboxKey,
     finish,
     ids::MintTime,
     intent::IntentPart,
-    lock::TargetKey,
     operation::{Operation, OperationKey, OperationState, Outcome},
     refusal::Refusal,
     release,
     standing::Standing,
-    world::{Access, World},
+    world::{World, needs::Access},
 };
 
 /// Decides a cancel.
@@ -56,13 +54,10 @@ pub(super) fn end_waiting(
     outcome: Outcome,
     subject: &str,
 ) -> Decided<Option<super::delivery::Delivery>> {
-    let account = &operation.key.account;
     let mut missing = Missing::default();
-    missing.note(
-        world.lock(&TargetKey { account: account.clone(), target: operation.target.clone() }),
-    );
-    if let Some(inbox) = &operation.inbox {
-        missing.note(world.inbox(&InboxKey { account: account.clone(), inbox: inbox.clone() }));
+    missing.note(world.lock(&operation.target_key()));
+    if let Some(inbox) = operation.inbox_key() {
+        missing.note(world.inbox(&inbox));
     }
     missing.check()?;
     release::leave_queue(world, operation)?;

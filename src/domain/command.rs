@@ -14,7 +14,7 @@ use super::{
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey},
     refusal::Refusal,
-    world::{Access, Body, Need, Unloaded},
+    world::needs::{Access, Body, Need, Unloaded},
 };
 
 /// What a submit does when its target is locked.

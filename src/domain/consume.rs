@@ -14,7 +14,10 @@ use super::{
     inbox::{Consumer, Inbox},
     refusal::Refusal,
     submit::ensure_inbox,
-    world::{Access, HELD_MAX, World},
+    world::{
+        World,
+        needs::{Access, HELD_MAX},
+    },
 };
 
 /// Consumers of one inbox: its row lists them all, and rows stay narrow.
@@ -62,7 +65,7 @@ fn give_back_all(world: &mut World, held: &[DeliveryKey]) -> Decided<()> {
     let mut missing = Missing::default();
     for key in held {
         if let Some(Some(delivery)) = missing.note(world.delivery(key)) {
-            missing.note(world.operation(&deliver::operation_key(delivery), Access::Write));
+            missing.note(world.operation(&delivery.operation_key(), Access::Write));
         }
     }
     missing.check()?;

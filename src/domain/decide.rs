@@ -10,7 +10,10 @@ use super::{
     consume, deliver,
     operation::{Operation, OperationKey},
     record, release, submit, sweep,
-    world::{Access, Unloaded, World},
+    world::{
+        World,
+        needs::{Access, Unloaded},
+    },
 };
 
 /// Decides one command.
@@ -69,7 +72,7 @@ pub(super) fn record_events(
 
 /// Collects what several look-ups miss, so that one more batch brings it all.
 #[derive(Debug, Default)]
-pub(super) struct Missing(Vec<super::world::Need>);
+pub(super) struct Missing(Vec<super::world::needs::Need>);
 
 impl Missing {
     /// The value, or `None` after noting what is missing.

@@ -14,10 +14,9 @@ use super::{
     ids::{Account, Span, Timestamp},
     inbox::Inbox,
     lock::TargetKey,
-    operation::OperationKey,
     policy::Policy,
     release,
-    world::{Access, World},
+    world::{World, needs::Access},
 };
 
 /// Acks a list, each with its own outcome.
@@ -47,16 +46,11 @@ fn ask(world: &World, key: &DeliveryKey, missing: &mut Missing) {
     let leaves_row = delivery.attempt > 1 || delivery.lock_target.is_some();
     let late = matches!(delivery.state, DeliveryState::Expired | DeliveryState::Dead);
     if (delivery.state.is_open() && leaves_row) || (late && delivery.ack.is_none()) {
-        missing.note(world.operation(&operation_key(delivery), Access::Write));
+        missing.note(world.operation(&delivery.operation_key(), Access::Write));
     }
     if let Some(target) = delivery.lock_target.clone().filter(|_| delivery.state.is_open()) {
         missing.note(world.waiters(&TargetKey { account: key.inbox.account.clone(), target }));
     }
-}
-
-/// The operation whose outcome a delivery tells.
-pub(super) fn operation_key(delivery: &Delivery) -> OperationKey {
-    OperationKey { account: delivery.key.inbox.account.clone(), id: delivery.operation_id.clone() }
 }
 
 fn ack_one(
@@ -88,7 +82,7 @@ fn ack_one(
             Ok((AckOutcome::AckedLate, Some(delivery)))
         }
         DeliveryState::Expired | DeliveryState::Dead => {
-            let operation = operation_key(&delivery);
+            let operation = delivery.operation_key();
             if let Some(mut operation) = world.operation(&operation, Access::Write)?.cloned() {
                 let event =
                     AuditEvent { sequence, attempt, ..AuditEvent::plain(AuditKind::AckedLate) };
@@ -190,7 +184,7 @@ fn note(
     if events.is_empty() {
         return Ok(());
     }
-    if let Some(mut operation) = world.operation(&operation_key(delivery), Access::Write)?.cloned()
+    if let Some(mut operation) = world.operation(&delivery.operation_key(), Access::Write)?.cloned()
     {
         record_events(world, &mut operation, subject, events);
         world.put_operation(operation)?;

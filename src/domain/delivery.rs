@@ -1,6 +1,9 @@
 //! A delivery: the news of one outcome, apart from the outcome itself (R33).
 
-use super::ids::{Account, ConsumerId, InboxName, OperationId, Target, Timestamp};
+use super::{
+    ids::{Account, ConsumerId, InboxName, OperationId, Target, Timestamp},
+    operation::OperationKey,
+};
 
 /// The key of an inbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,4 +123,11 @@ pub struct Delivery {
     pub lock_target: Option<Target>,
     /// Who acked; absent before, and for late acks kept beside the ended state.
     pub ack: Option<AckEvidence>,
+}
+
+impl Delivery {
+    /// The operation whose outcome it tells.
+    pub fn operation_key(&self) -> OperationKey {
+        OperationKey { account: self.key.inbox.account.clone(), id: self.operation_id.clone() }
+    }
 }

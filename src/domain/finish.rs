@@ -7,13 +7,13 @@
 use super::{
     audit::{AuditEvent, AuditKind},
     command::Decided,
-    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+    delivery::{Delivery, DeliveryKey, DeliveryState},
     document::{self, DocumentAction},
     inbox::Inbox,
     intent::LockMode,
-    lock::{Holder, Lock, TargetKey},
+    lock::{Holder, Lock},
     operation::{Operation, Outcome},
-    world::{Body, World},
+    world::{World, needs::Body},
 };
 
 /// Makes the effect of an operation, or finds why there is none.
@@ -22,8 +22,7 @@ pub(super) fn effect(
     operation: &Operation,
     action: &DocumentAction,
 ) -> Decided<Outcome> {
-    let key =
-        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let key = operation.target_key();
     let body = if action.reads_content() { Body::Load } else { Body::Omit };
     let locked = world.lock(&key)?.is_some();
     let before = world.document(&key, body)?;
@@ -79,8 +78,7 @@ fn queue(
     operation: &mut Operation,
     events: &mut Vec<AuditEvent>,
 ) -> Decided<Option<Delivery>> {
-    let Some(name) = operation.inbox.clone() else { return Ok(None) };
-    let key = InboxKey { account: operation.key.account.clone(), inbox: name };
+    let Some(key) = operation.inbox_key() else { return Ok(None) };
     let now = world.now();
     let mut inbox = match world.inbox(&key)? {
         Some(inbox) => inbox.clone(),
@@ -188,8 +186,7 @@ pub(super) fn lock_after(
     events: &mut Vec<AuditEvent>,
 ) -> Option<Lock> {
     let delivery = delivery.filter(|delivery| delivery.lock_target.is_some())?;
-    let key =
-        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let key = operation.target_key();
     let now = world.now();
     let release_time = delivery.expire_time.min(now + world.policy().lock_limit);
     let row = world.lock(&key).ok().flatten();

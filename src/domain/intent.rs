@@ -23,13 +23,21 @@ pub const JSON: &str = "application/json";
 
 const LABEL: &[u8] = b"receiptd.intent.v1";
 
-/// How long an operation excludes others from its target (contract section 6).
+/// How long an operation excludes others from its target (contract section 6). The numbers are
+/// stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
     /// Until it is final or UNKNOWN.
-    UntilFinal,
+    UntilFinal = 1,
     /// Until its result is acked or expires, at most for the lock limit.
-    UntilAcked,
+    UntilAcked = 2,
+}
+
+impl LockMode {
+    /// Reads a stored number.
+    pub fn from_stored(number: i16) -> Option<Self> {
+        [LockMode::UntilFinal, LockMode::UntilAcked].into_iter().find(|mode| *mode as i16 == number)
+    }
 }
 
 /// The fields that make an intent, as the caller stated them, defaults applied.

@@ -1,6 +1,6 @@
 //! The rules of the product, as pure functions over rows that were loaded and locked together.
 //!
-//! In reading order: [`ids`] and [`json`] parse; [`intent`] binds an id to what it means;
+//! In reading order: [`ids`], [`spans`] and [`json`] parse; [`intent`] binds an id to what it means;
 //! [`operation`], [`document`], [`lock`], [`delivery`], [`inbox`] and [`audit`] are the rows;
 //! [`policy`] holds the clocks and limits; [`world`] is what a batch sees; [`command`] is what can
 //! be asked; [`refusal`], [`standing`] and [`recovery`] are how "no", "not known" and "what next"
@@ -32,6 +32,7 @@ pub mod refusal;
 mod release;
 #[cfg(test)]
 pub(crate) mod sample;
+pub mod spans;
 pub mod standing;
 mod submit;
 mod sweep;

@@ -9,9 +9,11 @@ use bytes::Bytes;
 
 use super::{
     audit::AuditHead,
+    delivery::{DeliveryKey, InboxKey},
     document::DocumentChange,
     ids::{Account, InboxName, MintTime, OperationId, Target, Timestamp},
     intent::{IntentDigest, LockMode},
+    lock::TargetKey,
 };
 
 /// The key of an operation (R2).
@@ -264,4 +266,21 @@ pub struct Operation {
     pub replay_count: i64,
     /// When it was last attached to or replayed.
     pub last_replay_time: Option<Timestamp>,
+}
+
+impl Operation {
+    /// What it acts on.
+    pub fn target_key(&self) -> TargetKey {
+        TargetKey { account: self.key.account.clone(), target: self.target.clone() }
+    }
+
+    /// Where its news goes, if anywhere.
+    pub fn inbox_key(&self) -> Option<InboxKey> {
+        Some(InboxKey { account: self.key.account.clone(), inbox: self.inbox.clone()? })
+    }
+
+    /// The delivery of its outcome, once there is one.
+    pub fn delivery_key(&self) -> Option<DeliveryKey> {
+        Some(DeliveryKey { inbox: self.inbox_key()?, sequence: self.delivery_sequence? })
+    }
 }

@@ -7,7 +7,6 @@ use super::{
     audit::{AuditEvent, AuditKind},
     command::{Command, Decided, Reply},
     decide::{Missing, SERVICE, record_events},
-    delivery::{DeliveryKey, InboxKey},
     document::{self, DocumentAction},
     finish,
     ids::OperationId,
@@ -15,7 +14,10 @@ use super::{
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, Outcome, Rejection, RejectionReason},
     refusal::Refusal,
-    world::{Access, Body, World},
+    world::{
+        World,
+        needs::{Access, Body},
+    },
 };
 
 /// Releases a lock by hand.
@@ -49,7 +51,7 @@ pub(super) fn let_go(
     let key = OperationKey { account: target.account.clone(), id: operation_id.clone() };
     let mut missing = Missing::default();
     let operation = missing.note(world.operation(&key, Access::Write)).flatten().cloned();
-    let delivery = operation.as_ref().and_then(delivery_key);
+    let delivery = operation.as_ref().and_then(Operation::delivery_key);
     if let Some(delivery) = &delivery {
         missing.note(world.delivery(delivery));
     }
@@ -69,13 +71,6 @@ pub(super) fn let_go(
         world.put_operation(operation)?;
     }
     Ok(())
-}
-
-/// The delivery of an operation's outcome.
-pub(super) fn delivery_key(operation: &Operation) -> Option<DeliveryKey> {
-    let inbox =
-        InboxKey { account: operation.key.account.clone(), inbox: operation.inbox.clone()? };
-    Some(DeliveryKey { inbox, sequence: operation.delivery_sequence? })
 }
 
 /// Ends the lock that `holder` has on `target`, if it has it, and starts the next waiters.
@@ -126,9 +121,8 @@ fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, Documen
     missing.note(world.document(target, Body::Load));
     let mut starts = Vec::new();
     for operation in operations {
-        if let Some(inbox) = &operation.inbox {
-            let account = operation.key.account.clone();
-            missing.note(world.inbox(&InboxKey { account, inbox: inbox.clone() }));
+        if let Some(inbox) = operation.inbox_key() {
+            missing.note(world.inbox(&inbox));
         }
         if let Some(arguments) = missing.note(world.arguments(&operation)) {
             let action = stored_action(&operation, arguments)?;
@@ -188,8 +182,7 @@ pub(super) fn leave_queue(world: &mut World, operation: &Operation) -> Decided<(
     if operation.wait_ticket.is_none() {
         return Ok(());
     }
-    let target =
-        TargetKey { account: operation.key.account.clone(), target: operation.target.clone() };
+    let target = operation.target_key();
     let Some(lock) = world.lock(&target)?.cloned() else { return Ok(()) };
     let lock = Lock { waiting: (lock.waiting - 1).max(0), ..lock };
     let gone = lock.holder.is_none() && lock.waiting == 0;

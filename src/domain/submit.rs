@@ -16,7 +16,10 @@ use super::{
     operation::{Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState},
     refusal::Refusal,
     standing,
-    world::{Access, Body, World},
+    world::{
+        World,
+        needs::{Access, Body},
+    },
 };
 
 /// Decides a submit.

@@ -11,7 +11,7 @@ use super::{
     lock::TargetKey,
     operation::{OperationKey, OperationState},
     release,
-    world::{Access, World},
+    world::{World, needs::Access},
 };
 
 /// A delivery past its ack deadline or ack window.

@@ -27,7 +27,10 @@ use crate::{
         ids::{Account, Timestamp},
         operation::{Operation, OperationKey},
         refusal::Refusal,
-        world::{Need, Needs, Surroundings, Unloaded, World},
+        world::{
+            Surroundings, World,
+            needs::{Need, Needs, Unloaded},
+        },
     },
     store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
     telemetry::{self, Settlement},

@@ -20,7 +20,7 @@ use crate::{
         ids::Account,
         operation::OperationKey,
         refusal::Refusal,
-        world::Need,
+        world::needs::Need,
     },
     telemetry,
 };

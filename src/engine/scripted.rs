@@ -14,16 +14,20 @@ use bytes::Bytes;
 use super::{Backend, Engine, EngineSettings, lane::Waits, seams::Seams};
 use crate::{
     domain::{
-        audit::{AuditHead, AuditRow},
+        audit::AuditRow,
         command::*,
         delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
         document::DocumentAction,
         ids::*,
         intent::{Intent, IntentDigest, LockMode, PART_DIGEST_BYTES},
-        operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState},
+        operation::{EffectCertainty, Operation, OperationKey, OperationState},
         policy::Policy,
         refusal::Refusal,
-        world::{Access, Need, Needs, Unloaded, World},
+        sample,
+        world::{
+            World,
+            needs::{Access, Need, Needs, Unloaded},
+        },
     },
     store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
 };
@@ -306,29 +310,13 @@ fn digest() -> IntentDigest {
 pub(super) fn operation(key: &OperationKey) -> Operation {
     Operation {
         key: key.clone(),
-        mint_time: MintTime::from_millis(0),
         digest: digest(),
-        action: String::new(),
-        target: Target::parse("intent.target", "notes/a").expect("valid"),
-        expected_revision: None,
-        content_type: String::new(),
-        arguments: Arguments::Inline(Bytes::new()),
-        lock_mode: LockMode::UntilFinal,
         inbox: None,
-        labels: BTreeMap::new(),
         accept_time: Timestamp(0),
-        start_deadline: Timestamp(0),
         state: OperationState::Applied,
         certainty: EffectCertainty::Complete,
         outcome_version: 1,
-        outcome: None,
-        end_time: None,
-        due_time: None,
-        wait_ticket: None,
-        delivery_sequence: None,
-        audit: AuditHead::default(),
-        replay_count: 0,
-        last_replay_time: None,
+        ..sample::operation(key.id.as_str())
     }
 }
 
@@ -339,25 +327,16 @@ pub(super) fn delivery(
     consumer: Option<(ConsumerId, i64)>,
 ) -> Delivery {
     let number = key.id.as_str().rsplit('-').next().and_then(|number| number.parse().ok());
+    let number = number.expect("a number");
     Delivery {
-        key: DeliveryKey { inbox: inbox.clone(), sequence: number.expect("a number") },
-        operation_id: key.id.clone(),
-        outcome_version: 1,
+        key: DeliveryKey { inbox: inbox.clone(), sequence: number },
         state: match consumer {
             Some(_) => DeliveryState::InFlight,
             None => DeliveryState::Pending,
         },
-        attempt: 0,
         queue_time: Timestamp(0),
-        available_time: None,
-        ack_deadline: None,
         expire_time: Timestamp(0),
-        due_time: None,
-        end_time: None,
-        last_failure_time: None,
         consumer,
-        returns: 0,
-        lock_target: None,
-        ack: None,
+        ..sample::delivery(key.id.as_str(), number)
     }
 }

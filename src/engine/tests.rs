@@ -17,7 +17,7 @@ use crate::domain::{
     operation::Operation,
     policy::Policy,
     refusal::Refusal,
-    world::{Access, Surroundings, World},
+    world::{Surroundings, World, needs::Access},
 };
 
 fn ask(engine: &Engine, command: Command) -> oneshot::Receiver<Answer> {

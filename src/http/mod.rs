@@ -10,21 +10,23 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::health::Health;
-
-/// Serves until `stop`.
+/// Serves until `stop`; `is_ready` says whether the service can answer.
 ///
 /// # Errors
 /// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
-    health: Health,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
     metrics: PrometheusHandle,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
+    let ready = async move || match is_ready() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    };
     let router = Router::new()
         .route("/healthz", routing::get(alive))
-        .route("/readyz", routing::get(ready).with_state(health))
+        .route("/readyz", routing::get(ready))
         .route("/metrics", routing::get(measured).with_state(metrics));
     tokio::select! {
         biased;
@@ -36,13 +38,6 @@ pub async fn serve(
 
 async fn alive() -> &'static str {
     "alive\n"
-}
-
-async fn ready(State(health): State<Health>) -> (StatusCode, &'static str) {
-    match health.is_ready() {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-    }
 }
 
 async fn measured(State(metrics): State<PrometheusHandle>) -> impl IntoResponse {

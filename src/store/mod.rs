@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use crate::domain::{
     ids::Timestamp,
     operation::OperationKey,
-    world::{Needs, Surroundings, World},
+    world::{Surroundings, World, needs::Needs},
 };
 
 /// The name of a batch: its row settles a commit whose answer was lost (architecture section 1).

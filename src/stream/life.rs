@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Frame, STREAM_ENDS, STREAMS, StreamSettings,
+    Frame, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
     progress::Progress,
@@ -27,6 +27,7 @@ use crate::{
         token::ResumeToken,
     },
     engine::{Engine, Handed},
+    telemetry,
     wake::Watch,
 };
 
@@ -166,14 +167,13 @@ impl Life {
         position: Option<i64>,
         last_word: OwnedPermit<Result<Frame, Refusal>>,
     ) {
-        metrics::gauge!(STREAMS).increment(1.0);
+        telemetry::stream_began();
         let end = match self.begin(position).await {
             Ok(()) => self.follow().await,
             Err(Fault::End(end)) => end,
             Err(Fault::Retry(refusal)) => End::Refused(refusal),
         };
-        metrics::gauge!(STREAMS).decrement(1.0);
-        metrics::counter!(STREAM_ENDS, "cause" => end.cause()).increment(1);
+        telemetry::stream_ended(end.cause());
         if let Some(word) = self.last_word(&end) {
             last_word.send(word);
         }

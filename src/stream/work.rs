@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Frame, STREAM_BATCHES, STREAM_RESULTS,
+    Frame,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
@@ -23,6 +23,7 @@ use crate::{
         refusal::Refusal,
     },
     engine::Handed,
+    telemetry,
 };
 
 /// Deliveries of one offer: a usual window in one or two transactions, and an amount of rows that
@@ -200,8 +201,7 @@ impl Life {
             for (delivery, _) in &results {
                 self.progress.show(delivery, &self.known);
             }
-            metrics::counter!(STREAM_BATCHES).increment(1);
-            metrics::counter!(STREAM_RESULTS).increment(results.len() as u64);
+            telemetry::results_sent(results.len());
             let resume_token = self.token();
             self.send(Frame::Deliveries { results, resume_token }).await?;
         }
@@ -292,13 +292,7 @@ fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
 }
 
 fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
-    let mut keys: Vec<OperationKey> = deliveries
-        .iter()
-        .map(|delivery| OperationKey {
-            account: delivery.key.inbox.account.clone(),
-            id: delivery.operation_id.clone(),
-        })
-        .collect();
+    let mut keys: Vec<OperationKey> = deliveries.iter().map(Delivery::operation_key).collect();
     // Two outcomes of one operation name it twice.
     keys.sort();
     keys.dedup();

@@ -6,16 +6,28 @@
 use std::{io::IsTerminal, sync::OnceLock};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 use super::{BATCH_COMMANDS, describe};
-use crate::config::LogFormat;
 
 /// A batch is one command when the service is idle, and 200 at most.
 const COMMANDS_BUCKETS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 /// From an embedded store without contention to the limit of a statement.
 const SECONDS_BUCKETS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON elsewhere.
+    Auto,
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Pretty,
+}
 
 /// Starts logging, once per process; `RUST_LOG` chooses what is told.
 pub fn start_logs(format: LogFormat) {

@@ -35,8 +35,7 @@ const ROOMS: &[Room] = &[
         path: "src/engine/",
         uses: Uses::Only(&["engine", "store", "domain", "wake", "telemetry"]),
     },
-    Room { path: "src/wake.rs", uses: Uses::Only(&["domain", "engine::seams", "store"]) },
-    Room { path: "src/wake/", uses: Uses::Only(&["wake", "domain", "engine::seams", "store"]) },
+    Room { path: "src/wake.rs", uses: Uses::Only(&["domain", "store", "telemetry"]) },
     Room {
         path: "src/stream",
         uses: Uses::Only(&[
@@ -78,7 +77,7 @@ const ROOMS: &[Room] = &[
     Room { path: "src/http", uses: Uses::Only(&["http", "engine", "domain", "telemetry"]) },
     Room { path: "src/client", uses: Uses::Only(&["client", "proto"]) },
     Room { path: "src/telemetry", uses: Uses::Only(&["telemetry"]) },
-    Room { path: "src/config", uses: Uses::Only(&["config", "domain"]) },
+    Room { path: "src/config", uses: Uses::Only(&["config", "domain", "telemetry::process"]) },
     Room { path: "src/lib.rs", uses: Uses::Everything },
     Room { path: "src/main.rs", uses: Uses::Everything },
     Room { path: "src/server", uses: Uses::Everything },

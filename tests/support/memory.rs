@@ -19,7 +19,11 @@ use receiptd::domain::{
     operation::{Operation, OperationKey},
     policy::Policy,
     refusal::Refusal,
-    world::{Attached, Body, HELD_MAX, Needs, Surroundings, TableChanges, WAITERS_MAX, World},
+    world::{
+        Attached, Surroundings, World,
+        changes::TableChanges,
+        needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
+    },
 };
 
 /// All tables, and the clock.

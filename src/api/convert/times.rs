@@ -1,6 +1,9 @@
 //! Points and spans of time, both ways.
 
-use crate::domain::ids::{Invalid, Span, Timestamp};
+use crate::domain::{
+    ids::{Invalid, Span, Timestamp},
+    spans::format_span,
+};
 
 /// The years 1 to 9999, which protobuf allows.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
@@ -48,11 +51,7 @@ pub fn read_duration(
         Ok(micros) if (least.0..=most.0).contains(&micros) => Ok(Span(micros)),
         _ => Err(Invalid::new(
             field,
-            format!(
-                "must be {} to {}",
-                crate::config::format_span(least),
-                crate::config::format_span(most)
-            ),
+            format!("must be {} to {}", format_span(least), format_span(most)),
         )),
     }
 }

@@ -25,7 +25,10 @@ use crate::{
         lock::TargetKey,
         operation::OperationKey,
         record::Unreadable,
-        world::{Access, Body, HELD_MAX, Needs, WAITERS_MAX, World},
+        world::{
+            World,
+            needs::{Access, Body, HELD_MAX, Needs, WAITERS_MAX},
+        },
     },
     store::HeldIds,
 };

@@ -154,16 +154,8 @@ impl PostgresStore {
         let records = found(keys, &replies[0], "operation", |fields, key| {
             rows::operation(fields, key.clone())
         })?;
-        let inbox = |record: &Option<Operation>| {
-            let operation = record.as_ref()?;
-            let (account, inbox) = (operation.key.account.clone(), operation.inbox.clone()?);
-            Some(InboxKey { account, inbox })
-        };
-        let target = |record: &Option<Operation>| {
-            let operation = record.as_ref()?;
-            let (account, target) = (operation.key.account.clone(), operation.target.clone());
-            Some(TargetKey { account, target })
-        };
+        let inbox = |record: &Option<Operation>| record.as_ref()?.inbox_key();
+        let target = |record: &Option<Operation>| Some(record.as_ref()?.target_key());
         let deliveries = found(&records, &replies[1], "delivery", |fields, record| {
             inbox(record).map(|key| rows::delivery(fields, key)).transpose()
         })?;

@@ -78,20 +78,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The number of a lock mode, as stored.
-pub(super) fn lock_mode_number(mode: LockMode) -> i16 {
-    match mode {
-        LockMode::UntilFinal => 1,
-        LockMode::UntilAcked => 2,
-    }
-}
-
-fn lock_mode(number: i16) -> Option<LockMode> {
-    [LockMode::UntilFinal, LockMode::UntilAcked]
-        .into_iter()
-        .find(|mode| lock_mode_number(*mode) == number)
-}
-
 macro_rules! operation_columns {
     () => {
         "o.mint_time, o.digest_version, o.digest, o.part_digests, o.action, o.target,
@@ -123,7 +109,7 @@ pub(super) fn operation(
             Some(inline) => Arguments::Inline(Bytes::copy_from_slice(inline)),
             None => Arguments::Apart,
         },
-        lock_mode: fields.known(lock_mode)?,
+        lock_mode: fields.known(LockMode::from_stored)?,
         inbox: fields.take::<Option<&str>>()?.map(InboxName::from_stored),
         labels: unpack_labels(fields.take()?)?,
         accept_time: fields.time()?,
@@ -203,7 +189,7 @@ pub(super) fn lock(fields: &mut Fields<'_>, key: TargetKey) -> Result<Lock, Unre
             operation_id: OperationId::from_stored(id).ok_or_else(|| fields.unreadable())?,
             acquire_time,
             release_time,
-            mode: lock_mode(mode).ok_or_else(|| fields.unreadable())?,
+            mode: LockMode::from_stored(mode).ok_or_else(|| fields.unreadable())?,
         }),
         _ => return Err(fields.unreadable()),
     };

@@ -9,7 +9,6 @@
 //! Deliberately not here: deletes of anything but locks. Nothing else is deleted by a decision.
 
 use super::{
-    rows::lock_mode_number,
     save_statements::{
         DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_ARGUMENTS, INSERT_AUDIT, INSERT_BATCH,
         INSERT_DELIVERIES, INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS,
@@ -28,7 +27,7 @@ use crate::{
         lock::{Holder, Lock},
         operation::{Arguments, Operation, OperationKey},
         record::{pack_consumers, pack_labels, pack_outcome},
-        world::{Changes, TableChanges, Update},
+        world::changes::{Changes, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -125,7 +124,7 @@ fn operations<'a>(rows: &[&'a Operation]) -> Vec<Parameter<'a>> {
             Arguments::Inline(bytes) => Some(&bytes[..]),
             Arguments::Apart => None,
         }),
-        column(each(), |row| lock_mode_number(row.lock_mode)),
+        column(each(), |row| row.lock_mode as i16),
         column(each(), |row: &'a Operation| row.inbox.as_ref().map(|inbox| inbox.as_str())),
         column(each(), |row| pack_labels(&row.labels)),
         column(each(), |row| row.accept_time.0),
@@ -228,7 +227,7 @@ fn locks<'a>(rows: &[&'a Lock]) -> Vec<Parameter<'a>> {
         column(each().map(holder), |row| row.map(|holder| holder.operation_id.to_stored())),
         column(each().map(holder), |row| row.map(|holder: &Holder| holder.acquire_time.0)),
         column(each().map(holder), |row| row.map(|holder: &Holder| holder.release_time.0)),
-        column(each().map(holder), |row| row.map(|holder| lock_mode_number(holder.mode))),
+        column(each().map(holder), |row| row.map(|holder| holder.mode as i16)),
         column(each(), |row| row.next_ticket),
         column(each(), |row| row.waiting),
         column(each(), |row| row.due_time.0),

@@ -22,7 +22,11 @@ use crate::{
     domain::{
         ids::Timestamp,
         policy::Policy,
-        world::{Access, Body, Changes, Need, Needs, Surroundings, Unloaded, Update, World},
+        world::{
+            Surroundings, World,
+            changes::{Changes, Update},
+            needs::{Access, Body, Need, Needs, Unloaded},
+        },
     },
     store::{BatchName, Committed, HeldIds, TransactError, Transaction},
 };

@@ -22,7 +22,7 @@ use super::{
     session::{Broken, Call, Session, value},
 };
 use crate::{
-    domain::world::{Changes, Needs, Surroundings, World},
+    domain::world::{Surroundings, World, changes::Changes, needs::Needs},
     store::{BatchName, Committed, Decide, HeldIds, Settled, Touches, TransactError, Transaction},
 };
 

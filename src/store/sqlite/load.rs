@@ -19,7 +19,10 @@ use crate::domain::{
     ids::{ConsumerId, Timestamp},
     lock::{Lock, TargetKey},
     operation::OperationKey,
-    world::{Body, HELD_MAX, Needs, WAITERS_MAX, World},
+    world::{
+        World,
+        needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
+    },
 };
 
 /// Fills `world` with what `needs` names. Returns the keys asked for and the rows that the

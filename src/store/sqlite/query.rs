@@ -18,11 +18,11 @@ use super::{
 use crate::{
     domain::{
         audit::AuditRow,
-        delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
+        delivery::{Delivery, DeliveryState, InboxKey},
         document::Document,
         ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
         inbox::Inbox,
-        lock::{Lock, TargetKey},
+        lock::Lock,
         operation::{Operation, OperationKey},
     },
     store::query::{InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition},
@@ -33,14 +33,11 @@ pub(super) fn look_up(connection: &Connection, key: &OperationKey) -> Result<Loo
     let Some(operation) = by_key::operation(connection, key)? else {
         return Ok(LookedUp::default());
     };
-    let delivery = match (&operation.inbox, operation.delivery_sequence) {
-        (Some(inbox), Some(sequence)) => {
-            let inbox = InboxKey { account: key.account.clone(), inbox: inbox.clone() };
-            by_key::delivery(connection, &DeliveryKey { inbox, sequence })?
-        }
-        _ => None,
+    let delivery = match operation.delivery_key() {
+        Some(key) => by_key::delivery(connection, &key)?,
+        None => None,
     };
-    let target = TargetKey { account: key.account.clone(), target: operation.target.clone() };
+    let target = operation.target_key();
     let document = by_key::document(connection, &target)?;
     let lock = match operation.wait_ticket {
         Some(_) => by_key::lock(connection, &target)?,

@@ -83,20 +83,8 @@ pub(super) fn operation_id(stored: &[u8]) -> Result<OperationId, Fault> {
     id.ok_or_else(|| Unreadable { what: "operation id" }.into())
 }
 
-/// The stored number of a lock mode (the schema's comment pins it).
-pub(super) fn lock_mode_number(mode: LockMode) -> i16 {
-    match mode {
-        LockMode::UntilFinal => 1,
-        LockMode::UntilAcked => 2,
-    }
-}
-
 fn lock_mode(number: i16) -> Result<LockMode, Fault> {
-    match number {
-        1 => Ok(LockMode::UntilFinal),
-        2 => Ok(LockMode::UntilAcked),
-        _ => Err(Unreadable { what: "lock mode" }.into()),
-    }
+    LockMode::from_stored(number).ok_or_else(|| Unreadable { what: "lock mode" }.into())
 }
 
 fn flag(number: i64, what: &'static str) -> Result<bool, Fault> {

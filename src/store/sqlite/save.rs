@@ -8,7 +8,7 @@
 
 use rusqlite::{Connection, Params, params};
 
-use super::{fault::Fault, rows::lock_mode_number, save_delivery};
+use super::{fault::Fault, save_delivery};
 use crate::{
     domain::{
         audit::AuditRow,
@@ -18,7 +18,7 @@ use crate::{
         lock::Lock,
         operation::{Arguments, Operation, OperationKey},
         record::{pack_labels, pack_outcome},
-        world::{Changes, TableChanges, Update},
+        world::changes::{Changes, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -129,7 +129,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.expected_revision,
         row.content_type,
         arguments,
-        lock_mode_number(row.lock_mode),
+        row.lock_mode as i16,
         row.inbox.as_ref().map(|inbox| inbox.as_str()),
         pack_labels(&row.labels),
         row.accept_time.0,
@@ -340,7 +340,7 @@ fn insert_lock(connection: &Connection, row: &Lock) -> Result<(), Fault> {
         holder.map(|holder| holder.operation_id.to_stored()),
         holder.map(|holder| holder.acquire_time.0),
         holder.map(|holder| holder.release_time.0),
-        holder.map(|holder| lock_mode_number(holder.mode)),
+        holder.map(|holder| holder.mode as i16),
         row.next_ticket,
         row.waiting,
         row.due_time.0,
@@ -365,7 +365,7 @@ fn update_lock(connection: &Connection, row: &Update<Lock>) -> Result<(), Fault>
         holder.map(|holder| holder.operation_id.to_stored()),
         holder.map(|holder| holder.acquire_time.0),
         holder.map(|holder| holder.release_time.0),
-        holder.map(|holder| lock_mode_number(holder.mode)),
+        holder.map(|holder| holder.mode as i16),
         after.next_ticket,
         after.waiting,
         after.due_time.0,

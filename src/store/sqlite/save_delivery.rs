@@ -5,7 +5,9 @@
 use rusqlite::{Connection, params};
 
 use super::{fault::Fault, save::exactly_one};
-use crate::domain::{delivery::Delivery, inbox::Inbox, record::pack_consumers, world::Update};
+use crate::domain::{
+    delivery::Delivery, inbox::Inbox, record::pack_consumers, world::changes::Update,
+};
 
 const INSERT_INBOX: &str = "INSERT INTO inboxes (bucket, account, inbox, generation, \
     next_sequence, offered, reserved, pending, returned, in_flight, acked_total, expired_total, \

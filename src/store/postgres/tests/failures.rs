@@ -15,7 +15,7 @@ use super::{
     transaction,
 };
 use crate::{
-    domain::world::{Need, World},
+    domain::world::{World, needs::Need},
     store::{BatchName, OpenError, Settled, TransactError, Transaction},
 };
 

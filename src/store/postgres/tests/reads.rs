@@ -17,7 +17,7 @@ use crate::{
         ids::{Span, Timestamp},
         inbox::Inbox,
         operation::{Operation, OperationState},
-        world::{Access, Body, Need, Unloaded},
+        world::needs::{Access, Body, Need, Unloaded},
     },
     store::query::{Due, DueKind, InboxGlimpse, OperationGlimpse, OperationPosition},
 };

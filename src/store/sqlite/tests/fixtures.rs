@@ -16,7 +16,11 @@ use crate::{
         operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome},
         policy::Policy,
         record::pack_events,
-        world::{Access, Body, Need, Needs, Surroundings, Unloaded, World},
+        sample,
+        world::{
+            Surroundings, World,
+            needs::{Access, Body, Need, Needs, Unloaded},
+        },
     },
     engine::seams::Seams,
     store::{
@@ -130,25 +134,12 @@ pub(super) fn bare_operation(id: &str) -> Operation {
         digest: IntentDigest { version: 1, whole: [1; 32], parts: [2; 80] },
         action: "document.put".to_owned(),
         target: Target::from_stored("notes/ä"),
-        expected_revision: None,
         content_type: String::new(),
         arguments: Arguments::Apart,
-        lock_mode: LockMode::UntilFinal,
         inbox: None,
-        labels: BTreeMap::new(),
         accept_time: Timestamp(10),
         start_deadline: Timestamp(20),
-        state: OperationState::Accepted,
-        certainty: EffectCertainty::None,
-        outcome_version: 0,
-        outcome: None,
-        end_time: None,
-        due_time: None,
-        wait_ticket: None,
-        delivery_sequence: None,
-        audit: AuditHead::default(),
-        replay_count: 0,
-        last_replay_time: None,
+        ..sample::operation("op-1")
     }
 }
 
@@ -257,20 +248,10 @@ pub(super) fn pending(inbox: &str, sequence: i64) -> Delivery {
     Delivery {
         key: delivery_key(inbox, sequence),
         operation_id: operation_key(PACKED).id,
-        outcome_version: 1,
-        state: DeliveryState::Pending,
-        attempt: 0,
         queue_time: Timestamp(1),
-        available_time: None,
-        ack_deadline: None,
         expire_time: Timestamp(1_000),
         due_time: Some(Timestamp(1_000)),
-        end_time: None,
-        last_failure_time: None,
-        consumer: None,
-        returns: 0,
-        lock_target: None,
-        ack: None,
+        ..sample::delivery("op-1", sequence)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fixtures::{Place, account, account_row, run, simulated};
 use crate::{
-    domain::world::{Access, Need},
+    domain::world::needs::{Access, Need},
     engine::seams::Seams,
     store::{
         ReadError, TransactError,

@@ -9,7 +9,7 @@ use crate::{
         inbox::Inbox,
         lock::Lock,
         operation::Operation,
-        world::Need,
+        world::needs::Need,
     },
     engine::seams::Seams,
     store::{

@@ -12,7 +12,11 @@ use crate::{
         inbox::{AccountRow, Inbox},
         lock::Lock,
         operation::{Operation, OperationState},
-        world::{Access, Body, Changes, Need, TableChanges, Unloaded, World},
+        world::{
+            World,
+            changes::{Changes, TableChanges},
+            needs::{Access, Body, Need, Unloaded},
+        },
     },
     engine::seams::Seams,
     store::{

@@ -8,7 +8,7 @@ use crate::{
         ids::{ConsumerId, Span, Timestamp},
         inbox::Inbox,
         operation::Operation,
-        world::{Access, HELD_MAX, Need, WAITERS_MAX},
+        world::needs::{Access, HELD_MAX, Need, WAITERS_MAX},
     },
     engine::seams::Seams,
     store::{

@@ -1,0 +1,91 @@
+//! What a batch decided: the rows that `save` writes, table by table in lock order.
+
+use bytes::Bytes;
+
+use crate::domain::{
+    audit::AuditRow,
+    delivery::Delivery,
+    document::Document,
+    inbox::{AccountRow, Inbox},
+    lock::Lock,
+    operation::{Operation, OperationKey},
+};
+
+/// A row before and after.
+#[derive(Debug, Clone)]
+pub struct Update<V> {
+    /// As it was loaded: what the statement's precondition repeats.
+    pub before: V,
+    /// As it is to be stored.
+    pub after: V,
+}
+
+/// What changed in one table, each list in key order.
+#[derive(Debug, Clone)]
+pub struct TableChanges<V> {
+    /// New rows: plain inserts.
+    pub inserts: Vec<V>,
+    /// Changed rows.
+    pub updates: Vec<Update<V>>,
+    /// Rows that go.
+    pub deletes: Vec<V>,
+}
+
+impl<V> TableChanges<V> {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.inserts.is_empty() && self.updates.is_empty() && self.deletes.is_empty()
+    }
+
+    /// How many rows are sent to the store.
+    pub fn len(&self) -> usize {
+        self.inserts.len() + self.updates.len() + self.deletes.len()
+    }
+}
+
+/// Everything a batch decided, in lock order: what `save` writes.
+#[derive(Debug, Clone)]
+pub struct Changes {
+    /// Operations.
+    pub operations: TableChanges<Operation>,
+    /// Arguments kept apart: inserts only.
+    pub arguments: Vec<(OperationKey, Bytes)>,
+    /// Accounts.
+    pub accounts: TableChanges<AccountRow>,
+    /// Documents.
+    pub documents: TableChanges<Document>,
+    /// Locks.
+    pub locks: TableChanges<Lock>,
+    /// Inboxes.
+    pub inboxes: TableChanges<Inbox>,
+    /// Deliveries.
+    pub deliveries: TableChanges<Delivery>,
+    /// Audit rows: inserts only, each chain in order.
+    pub audit: Vec<AuditRow>,
+}
+
+impl Changes {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+            && self.arguments.is_empty()
+            && self.accounts.is_empty()
+            && self.documents.is_empty()
+            && self.locks.is_empty()
+            && self.inboxes.is_empty()
+            && self.deliveries.is_empty()
+            && self.audit.is_empty()
+    }
+
+    /// How many rows are sent to the store (the row budget counts them).
+    pub fn rows(&self) -> usize {
+        self.operations.len()
+            + self.arguments.len()
+            + self.accounts.len()
+            + self.documents.len()
+            + self.locks.len()
+            + self.inboxes.len()
+            + self.deliveries.len()
+            + self.audit.len()
+    }
+}
