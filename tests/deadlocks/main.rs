@@ -103,6 +103,11 @@ impl Replica {
 async fn two_replicas_never_deadlock_and_everything_adds_up() {
     let Some(server) = tokio::task::block_in_place(postgres::postgres) else { return };
     let database = server.fresh_database().await;
+    // A wait for a row ends after 250 ms: the server has to look for a cycle before that, or a
+    // deadlock would pass for a slow neighbour.
+    let early = format!("ALTER DATABASE {database} SET deadlock_timeout = '50ms'");
+    let client = server.connect("postgres").await;
+    client.batch_execute(&early).await.expect("a setting of the database");
     let url = server.url(&database, server.port());
     let recorder = PrometheusBuilder::new().install_recorder().expect("the only recorder");
     let replicas = [Replica::start(&url).await, Replica::start(&url).await];
