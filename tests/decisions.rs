@@ -287,42 +287,6 @@ fn a_long_queue_starts_sixteen_at_a_time_and_the_rest_at_once() {
 }
 
 #[test]
-fn those_who_join_a_queue_do_not_put_off_the_release() {
-    let mut memory = Memory::new(Policy::default());
-    let now = memory.now;
-    submitted(&mut memory, append("first", now).until_acked());
-    submitted(&mut memory, append("w00", now));
-    let joins = |number| append(&format!("w{number:02}"), now).into_inbox("other").command();
-    memory.others = (1..20).rev().map(joins).collect();
-    assert_eq!(acked(&mut memory, "default", &[1]), [AckOutcome::Acked]);
-    assert!(memory.deferrals <= 5, "{}", memory.deferrals);
-    assert!(memory.locks.is_empty(), "whoever joined meanwhile follows at once");
-    assert_eq!(text(&memory, "d"), "x\n".repeat(21));
-}
-
-#[test]
-fn many_locks_of_one_step_are_released_in_few_batches() {
-    let mut memory = Memory::new(Policy { retry_budget: 1, ..Policy::default() });
-    let now = memory.now;
-    for number in 0..20 {
-        let (path, inbox) = (format!("d{number}"), format!("i{number}"));
-        submitted(&mut memory, append(&path, now).on(&path).until_acked());
-        submitted(&mut memory, append(&format!("w{number}"), now).on(&path).into_inbox(&inbox));
-    }
-    let acks: Vec<i64> = (1..=10).collect();
-    assert_eq!(acked(&mut memory, "default", &acks), [AckOutcome::Acked; 10]);
-    assert!(memory.deferrals <= 5, "{}", memory.deferrals);
-    assert_eq!(memory.locks.len(), 10);
-    // The other half dies with the stream that holds it.
-    let epoch = opened(&mut memory, "c", 100);
-    assert_eq!(offered(&mut memory, "c", epoch, 100).len(), 10);
-    assert!(matches!(memory.run(&close("default", "c", epoch)), Ok(Reply::Closed)));
-    assert!(memory.deferrals <= 5, "{}", memory.deferrals);
-    assert!(memory.locks.is_empty());
-    assert!((0..20).all(|number| state(&memory, &format!("w{number}")) == OperationState::Applied));
-}
-
-#[test]
 fn a_waiter_that_holds_until_acked_stops_the_chain() {
     let mut memory = Memory::new(Policy::default());
     let now = memory.now;
