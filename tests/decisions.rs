@@ -221,6 +221,19 @@ fn a_deleted_document_leaves_a_marker_and_its_revisions_are_never_used_again() {
 }
 
 #[test]
+fn a_record_answers_long_after_its_id_could_be_accepted() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    let first = submitted(&mut memory, append("first", now));
+    memory.advance(Span::days(29));
+    let replay = submitted(&mut memory, append("first", now));
+    assert_eq!((replay.origin, &replay.operation), (Origin::Replayed, &first.operation));
+    let late = refused(&mut memory, &append("second", now).command());
+    assert!(matches!(late, Refusal::AdmissionClosed { .. }), "{late:?}");
+    assert_eq!(text(&memory, "d"), "x\n");
+}
+
+#[test]
 fn validate_only_changes_nothing() {
     let mut memory = Memory::new(Policy::default());
     let now = memory.now;

@@ -83,7 +83,7 @@ pub(super) fn release(world: &mut World, target: &TargetKey, holder: &OperationI
 }
 
 /// Starts waiters of a lock that nobody holds, until one of them holds it or none is left; at
-/// most as many as the search found. The rest follows at once in the next batch.
+/// most as many as the search found and as are loaded. The rest follows at once in the next batch.
 pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -> Decided<()> {
     if lock.waiting == 0 {
         world.put_lock(target, None)?;
@@ -114,27 +114,46 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
     Ok(())
 }
 
-/// The waiters with everything their start needs; whatever is missing is asked for at once.
-fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, Option<DocumentAction>)>> {
+/// A waiter, and what it is to do; absent if this release does not accept its arguments any more.
+type Start = (Operation, Option<DocumentAction>);
+
+/// Notes what a release of the target's lock will need, as far as it can be seen by now, so that
+/// several releases in one step need no more batches than one.
+pub(super) fn ask(world: &World, target: &TargetKey, missing: &mut Missing) -> Decided<()> {
+    missing.note_decided(prepare(world, target))?;
+    Ok(())
+}
+
+/// The first waiters, in order, with everything their start needs. Those behind one that is not
+/// loaded are left out: others may join the queue in every batch, and must not put off the first
+/// for ever. If not even the first is loaded, everything that is missing is asked for at once.
+fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<Start>> {
     let mut missing = Missing::default();
-    let mut operations = Vec::new();
-    for key in world.waiters(target)? {
-        let operation = missing.note(world.operation(&key, Access::Write)).flatten();
-        operations.extend(operation.cloned());
-    }
     missing.note(world.document(target, Body::Load));
+    let document_is_loaded = missing.is_empty();
     let mut starts = Vec::new();
-    for operation in operations {
-        if let Some(inbox) = operation.inbox_key() {
-            missing.note(world.inbox(&inbox));
-        }
-        if let Some(arguments) = missing.note(world.arguments(&operation)) {
-            let action = stored_action(&operation, arguments);
-            starts.push((operation, action));
+    for key in world.waiters(target)? {
+        match prepare_one(world, &key, &mut missing)? {
+            Some(start) if missing.is_empty() => starts.push(start),
+            Some(_) | None => {}
         }
     }
-    missing.check()?;
+    if starts.is_empty() || !document_is_loaded {
+        missing.check()?;
+    }
     Ok(starts)
+}
+
+/// A waiter with everything its start needs; `None` after noting what is missing.
+fn prepare_one(world: &World, key: &OperationKey, missing: &mut Missing) -> Decided<Option<Start>> {
+    let operation = missing.note(world.operation(key, Access::Write)).flatten().cloned();
+    let Some(operation) = operation else { return Ok(None) };
+    if let Some(inbox) = operation.inbox_key() {
+        missing.note(world.inbox(&inbox));
+    }
+    let Some(arguments) = missing.note(world.arguments(&operation)) else { return Ok(None) };
+    let action = stored_action(&operation, arguments);
+    Ok(Some((operation, action)))
 }
 
 /// The action of a stored operation. Its bytes were parsed once before they were stored; a later
