@@ -110,7 +110,8 @@ macro_rules! read {
 }
 
 impl Store {
-    /// The store's clock.
+    /// The store's clock, for the server's own upkeep: no load of callers holds it up, so no call
+    /// may ask for it.
     ///
     /// # Errors
     /// [`ReadError`], as all functions here.
@@ -126,6 +127,15 @@ impl Store {
     /// An account's row.
     pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
         read!(self, account(account))
+    }
+
+    /// An account's row, and the store's clock, read after it: how an answer to a caller learns
+    /// the time.
+    pub async fn account_and_now(
+        &self,
+        account: &Account,
+    ) -> Result<(Option<AccountRow>, Timestamp), ReadError> {
+        read!(self, account_and_now(account))
     }
 
     /// Operations of an account, newest first, without filter: at most `limit`.

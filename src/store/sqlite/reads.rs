@@ -75,6 +75,17 @@ impl SqliteStore {
         self.read(move |connection| by_key::account(connection, &account)).await
     }
 
+    /// See [`crate::store::Store::account_and_now`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn account_and_now(
+        &self,
+        account: &Account,
+    ) -> Result<(Option<AccountRow>, Timestamp), ReadError> {
+        Ok((self.account(account).await?, self.now().await?))
+    }
+
     /// See [`crate::store::Store::list_operations`].
     ///
     /// # Errors
