@@ -160,7 +160,8 @@ async fn compare(model: &Model, subjects: &[Subject]) {
         }
         for (key, expected) in &model.memory.inboxes {
             assert_eq!(store.inbox(key).await.expect("reads").as_ref(), Some(expected));
-            let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads");
+            let page = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads");
+            let rows = page.deliveries;
             let expected: Vec<_> = model.memory.deliveries_of(key).cloned().collect();
             assert_eq!(rows, expected);
             let lost = [DeliveryState::Expired, DeliveryState::Dead];
