@@ -119,21 +119,39 @@ async fn a_database_with_other_defaults_behaves_the_same() {
     run(&store, [Need::Inbox(inbox_key("main"))], |_, _| ()).await.expect("it ends");
 }
 
-/// Ends every connection of the store, from a thread of its own, so that a decision can call it.
-fn terminate(url: String) {
+/// What `text` finds about the server processes of the store. Asked from a thread of its own, so
+/// that a decision can do it.
+fn ask_about_backends(database: String, text: String) -> Vec<tokio_postgres::Row> {
     let task = async move {
         let (client, connection) =
-            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
-        let ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-            WHERE application_name = 'receiptd' AND datname = current_database()";
+            tokio_postgres::connect(&database, tokio_postgres::NoTls).await.expect("a connection");
+        let text = format!(
+            "{text} FROM pg_stat_activity
+            WHERE application_name = 'receiptd' AND datname = current_database()"
+        );
         tokio::select! {
-            ended = client.query(ended, &[]) => drop(ended.expect("terminated")),
+            found = client.query(&text, &[]) => found.expect("an answer"),
             _ = connection => panic!("the connection ended"),
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let thread = std::thread::spawn(move || runtime.expect("a runtime").block_on(task));
-    thread.join().expect("no panic");
+    thread.join().expect("no panic")
+}
+
+/// Ends every connection of the store.
+fn terminate(url: String) {
+    ask_about_backends(url, "SELECT pg_terminate_backend(pid, 5000)".into());
+}
+
+/// Stops every server process of the store without ending its connection, as a frozen machine
+/// does, or lets them go on.
+fn signal_backends(url: String, signal: &str) {
+    for row in ask_about_backends(url, "SELECT pid".into()) {
+        let process = row.get::<_, i32>(0).to_string();
+        let sent = std::process::Command::new("kill").args([signal, &process]).status();
+        assert!(sent.expect("kill runs").success());
+    }
 }
 
 fn put(batch: &BatchName, inbox_name: &'static str) -> Transaction<&'static str> {
@@ -216,55 +234,31 @@ async fn a_settled_batch_never_commits_even_if_settling_changed_nothing() {
     assert_eq!(store.dump_tables().await.expect("a dump"), before);
 }
 
-/// Stops every server process of the store without ending its connection, as a frozen machine
-/// does, or lets them go on.
-async fn signal_backends(database: &Database, signal: &str) {
-    let client = database.client().await;
-    let text = "SELECT pid FROM pg_stat_activity
-        WHERE application_name = 'receiptd' AND datname = current_database()";
-    for row in client.query(text, &[]).await.expect("process ids") {
-        let process = row.get::<_, i32>(0).to_string();
-        let sent = std::process::Command::new("kill").args([signal, &process]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-}
-
 #[tokio::test]
 async fn a_server_that_freezes_holds_up_nobody_for_longer_than_a_flight() {
     let Some(database) = Database::new().await else { return };
     let short = Duration::from_millis(300);
     let store = database.open_with(|options| options.flight_timeout = short).await;
     let patience = Duration::from_secs(5);
+    let url = database.url().replace("disable", "disable&application_name=tests");
     // Frozen between the load and the end of a batch without changes.
-    let (reached, decides) = tokio::sync::oneshot::channel();
-    let (go_on, frozen) = std::sync::mpsc::channel();
-    let nothing = transaction(name(), [Need::Inbox(inbox_key("main"))], move |_, _| {
-        reached.send(()).expect("somebody waits");
-        frozen.recv().expect("somebody freezes it");
+    let freezes = url.clone();
+    let nothing = run(&store, [Need::Inbox(inbox_key("main"))], move |_, _| {
+        signal_backends(freezes, "-STOP");
         "decided"
     });
-    let freeze = async {
-        decides.await.expect("it decides");
-        signal_backends(&database, "-STOP").await;
-        go_on.send(()).expect("it waits");
-    };
-    let running = store.clone();
-    let runs = tokio::task::spawn_blocking(move || {
-        tokio::runtime::Handle::current().block_on(running.transact(nothing))
-    });
-    freeze.await;
-    let ended = tokio::time::timeout(patience, runs).await.expect("in time").expect("no panic");
+    let ended = tokio::time::timeout(patience, nothing).await.expect("in time");
+    signal_backends(url.clone(), "-CONT");
     assert_eq!(ended.expect("the answer holds").value, "decided");
-    signal_backends(&database, "-CONT").await;
     assert_eq!(store.0.writes.count(), 0, "its connection is closed");
 
     // Frozen after a statement that failed.
     let lease = store.0.writes.borrow().await.expect("a connection");
     lease.run("BEGIN").await.expect("it begins");
     let error = lease.run("SELECT 1 / 0").await.expect_err("an error of a statement");
-    signal_backends(&database, "-STOP").await;
+    signal_backends(url.clone(), "-STOP");
     let given_up = tokio::time::timeout(patience, store.give_up(lease, &Some(error))).await;
-    signal_backends(&database, "-CONT").await;
+    signal_backends(url, "-CONT");
     assert!(matches!(given_up.expect("in time"), Trouble::CountShort(_)));
     assert_eq!(store.0.writes.count(), 0, "its connection is closed");
 }
