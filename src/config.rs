@@ -53,7 +53,8 @@ pub struct Config {
     /// Lanes that commit in parallel. Two keep a small machine busy; more only help when the
     /// store's flushes are slow.
     pub lanes: usize,
-    /// Connections to PostgreSQL: one per lane, and some for reads beside them.
+    /// Connections to PostgreSQL for transactions: a lane uses one at a time, the others stand by.
+    /// Beside them a replica opens up to four for what callers read, and two for its own upkeep.
     pub pool_size: usize,
     /// How often what is due is looked for, and what waits is re-read: a lost hint costs at most
     /// this long.

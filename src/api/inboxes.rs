@@ -75,8 +75,9 @@ impl InboxService for Api {
             let key = key(&caller.account, &request.into_inner().inbox)?;
             let found = self.engine().store().inbox(&key).await?;
             let found = found.ok_or(Refusal::NoSuchInbox)?;
-            let oldest = self.engine().store().oldest_open(&key).await?;
-            let inbox = convert::inbox(&found, oldest.as_ref(), self.engine().policy());
+            let oldest = self.engine().store().oldest_open_of(&[key]).await?;
+            let oldest = oldest.first().and_then(Option::as_ref);
+            let inbox = convert::inbox(&found, oldest, self.engine().policy());
             Ok(proto::GetInboxResponse { inbox: Some(inbox) })
         };
         self.answer(answer.await)
@@ -173,11 +174,10 @@ impl Api {
         if store.inbox(&key).await?.is_none() {
             return Err(Refusal::NoSuchInbox.into());
         }
-        let found = store.list_deliveries(&key, after, &states, size).await?;
-        let next = is_full(&found, size).then(|| found.last()).flatten();
-        let next = next.map(|delivery| delivery.key.sequence.to_be_bytes());
+        let page = store.list_deliveries(&key, after, &states, size).await?;
+        let next = page.next.map(i64::to_be_bytes);
         Ok(proto::ListDeliveriesResponse {
-            deliveries: found.iter().map(operations::delivery).collect(),
+            deliveries: page.deliveries.iter().map(operations::delivery).collect(),
             next_page_token: pages.seal(next.as_ref().map(<[u8; 8]>::as_slice)),
         })
     }
@@ -192,14 +192,12 @@ impl Api {
         let after = pages.open(&request.page_token)?.map(unpack_name).transpose()?;
         let store = self.engine().store();
         let found = store.list_inboxes(account, &after.unwrap_or_default(), size).await?;
-        let mut inboxes = Vec::with_capacity(found.len());
-        for inbox in &found {
-            let oldest = match inbox.pending + inbox.in_flight {
-                0 => None,
-                _ => store.oldest_open(&inbox.key).await?,
-            };
-            inboxes.push(convert::inbox(inbox, oldest.as_ref(), self.engine().policy()));
-        }
+        let keys: Vec<InboxKey> = found.iter().map(|inbox| inbox.key.clone()).collect();
+        let oldest = store.oldest_open_of(&keys).await?;
+        let policy = self.engine().policy();
+        let shown = found.iter().zip(&oldest);
+        let inboxes =
+            shown.map(|(inbox, oldest)| convert::inbox(inbox, oldest.as_ref(), policy)).collect();
         let next = is_full(&found, size).then(|| found.last()).flatten();
         let next = next.map(|inbox| inbox.key.inbox.as_str().as_bytes());
         Ok(proto::ListInboxesResponse { inboxes, next_page_token: pages.seal(next) })

@@ -172,11 +172,7 @@ impl Api {
         let store = self.engine().store();
         let keys: Vec<_> = identities.iter().map(|identity| identity.key(account)).collect();
         let found = store.look_up(&keys).await?;
-        let row = match found.iter().all(|found| found.operation.is_some()) {
-            true => None,
-            false => store.account(account).await?,
-        };
-        let now = store.now().await?;
+        let (row, now) = store.account_and_now(account).await?;
         let answer = |(identity, found): (Identity, _)| match super::shown::Shown::of_look_up(found)
         {
             Some(shown) => recorded(&identity, &shown, now),

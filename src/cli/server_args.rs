@@ -45,7 +45,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "COUNT", help_heading = "Engine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<usize>,
-    /// Connections to PostgreSQL [default: 8]
+    /// Connections to PostgreSQL for transactions; up to 6 more serve reads [default: 8]
     #[arg(long, value_name = "COUNT", help_heading = "Engine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_size: Option<usize>,

@@ -30,8 +30,8 @@ const FOREIGN: [&str; 10] = [
     "service_",
 ];
 
-/// Connections for reads beside those of the lanes, unless somebody chose the pool's size.
-const READERS: usize = 4;
+/// Connections that stand by beside those of the lanes, unless somebody chose the pool's size.
+const SPARES: usize = 4;
 /// The source of what nobody chose.
 const DEFAULT: &str = "default";
 
@@ -95,7 +95,7 @@ fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
         policy.consumer_lease = policy.consumer_lease.max(config.heartbeat + config.heartbeat);
     }
     if is_default("pool_size") {
-        config.pool_size = config.pool_size.max(config.lanes.saturating_add(READERS));
+        config.pool_size = config.pool_size.max(config.lanes.saturating_add(SPARES));
     }
 }
 

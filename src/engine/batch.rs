@@ -156,11 +156,6 @@ async fn settle(
                 telemetry::commit_settled(Settlement::RunAgain);
                 return Ok(value_of(shared, batch, committed));
             }
-            Err(TransactError::CountShort(text)) => {
-                // It was run again, so the first run left nothing, and now this one neither.
-                telemetry::commit_settled(Settlement::RunAgain);
-                return Err(Fault::CountShort(text));
-            }
             Err(TransactError::Fatal(text)) => {
                 telemetry::commit_settled(Settlement::Unknown);
                 fail(shared, &text);
@@ -170,8 +165,10 @@ async fn settle(
                 known = again;
                 "the answer to the settling commit was lost too".to_owned()
             }
+            // It left nothing behind, not even the name: the first run may still commit.
             Err(
-                TransactError::Conflict(text)
+                TransactError::CountShort(text)
+                | TransactError::Conflict(text)
                 | TransactError::Failed(text)
                 | TransactError::Unavailable(text),
             ) => text,

@@ -162,6 +162,17 @@ async fn a_lost_commit_that_cannot_be_settled_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_settling_run_that_wrote_nothing_leaves_the_first_one_open() {
+    let (engine, log) = engine(|seen| match (seen.purpose, seen.number) {
+        (Purpose::Run, _) => Step::Ambiguous,
+        (Purpose::Settle, 1) => Step::CountShort,
+        (Purpose::Settle, _) => Step::HadCommitted,
+    });
+    assert_eq!(transaction_of_answer(ask(&engine, submit("a", "1"))).await, 0);
+    assert_eq!(log.all().len(), 3, "it arrived after the first try to settle it");
+}
+
+#[tokio::test]
 async fn a_held_id_is_answered_after_a_while_and_holds_nobody_else_back() {
     let (engine, log) = engine(|_| Step::Held(vec!["held"]));
     let held = ask(&engine, submit("a", "held"));

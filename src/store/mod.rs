@@ -149,7 +149,9 @@ impl Store {
     }
 
     /// Settles a commit whose answer was lost, by the batch's row: waits for the lost transaction
-    /// to end; if it did not commit, runs `transaction` within the settling one.
+    /// to end; if it did not commit, runs `transaction` within the settling one. The row is
+    /// written even if nothing changed: it keeps the lost transaction, which may still be on its
+    /// way, from ever committing.
     ///
     /// # Errors
     /// [`TransactError`], as [`Store::transact`].

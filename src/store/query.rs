@@ -75,6 +75,46 @@ pub struct DuePage {
     pub next: Option<DuePosition>,
 }
 
+/// How many deliveries one list examines: some tens of milliseconds. A state that is rare in a
+/// long history would otherwise be searched for as long as that history is.
+pub const EXAMINED_MAX: i64 = 10_000;
+
+/// A page of deliveries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveryPage {
+    /// The deliveries.
+    pub deliveries: Vec<Delivery>,
+    /// After which number to go on; absent at the end. A page with fewer deliveries than its
+    /// limit, or none, may have one.
+    pub next: Option<i64>,
+}
+
+/// Along which deliveries a list walks: those that have one of the states, and as few others as
+/// an index spares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Walk {
+    /// All of the inbox.
+    All,
+    /// Those that take a slot.
+    Open,
+    /// EXPIRED and DEAD.
+    Lost,
+}
+
+impl Walk {
+    /// The shortest walk that misses none of the states.
+    pub(in crate::store) fn over(states: &[DeliveryState]) -> Walk {
+        let lost =
+            |state: &DeliveryState| matches!(state, DeliveryState::Expired | DeliveryState::Dead);
+        match states {
+            [] => Walk::All,
+            states if states.iter().all(|state| state.is_open()) => Walk::Open,
+            states if states.iter().all(lost) => Walk::Lost,
+            _ => Walk::All,
+        }
+    }
+}
+
 /// What a waiting reader compares: changes whenever the row does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperationGlimpse {
@@ -110,7 +150,8 @@ macro_rules! read {
 }
 
 impl Store {
-    /// The store's clock.
+    /// The store's clock, for the server's own upkeep: no load of callers holds it up, so no call
+    /// may ask for it.
     ///
     /// # Errors
     /// [`ReadError`], as all functions here.
@@ -126,6 +167,15 @@ impl Store {
     /// An account's row.
     pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
         read!(self, account(account))
+    }
+
+    /// An account's row, and the store's clock, read after it: how an answer to a caller learns
+    /// the time.
+    pub async fn account_and_now(
+        &self,
+        account: &Account,
+    ) -> Result<(Option<AccountRow>, Timestamp), ReadError> {
+        read!(self, account_and_now(account))
     }
 
     /// Operations of an account, newest first, without filter: at most `limit`.
@@ -190,20 +240,24 @@ impl Store {
         read!(self, list_inboxes(account, after, limit))
     }
 
-    /// The oldest delivery of an inbox that is PENDING or IN_FLIGHT.
-    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
-        read!(self, oldest_open(key))
+    /// The oldest delivery of each inbox that is PENDING or IN_FLIGHT, in the order asked. Costs
+    /// nothing for what has ended or is in other inboxes.
+    pub async fn oldest_open_of(
+        &self,
+        inboxes: &[InboxKey],
+    ) -> Result<Vec<Option<Delivery>>, ReadError> {
+        read!(self, oldest_open_of(inboxes))
     }
 
     /// Deliveries of an inbox after a number and in one of the states (all if empty), in order:
-    /// at most `limit`.
+    /// at most `limit`, and fewer where more rows than [`EXAMINED_MAX`] would have to be examined.
     pub async fn list_deliveries(
         &self,
         key: &InboxKey,
         after: i64,
         states: &[DeliveryState],
         limit: i64,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<DeliveryPage, ReadError> {
         read!(self, list_deliveries(key, after, states, limit))
     }
 
@@ -218,7 +272,8 @@ impl Store {
         read!(self, list_lost(key, after, limit))
     }
 
-    /// How many deliveries after `after` are ACKED; counts at most `limit`.
+    /// How many of the [`EXAMINED_MAX`] deliveries after `after` are ACKED; counts at most
+    /// `limit`.
     pub async fn count_acked(
         &self,
         key: &InboxKey,

@@ -119,8 +119,9 @@ pub(super) const WAITERS: &str = "SELECT k.n, w.operation_id
         ORDER BY o.wait_ticket LIMIT $4::bigint) w
     ORDER BY k.n, w.wait_ticket";
 
-/// Deliveries that were never sent, after the inbox's cursor, by number. Index: inboxes_pkey,
-/// deliveries_pkey.
+/// Deliveries that were never sent, after the inbox's cursor, by number. What expired unsent
+/// lies after the cursor as well, and is not walked through. Index: inboxes_pkey,
+/// deliveries_open.
 pub(super) const FRESH: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
@@ -131,13 +132,15 @@ pub(super) const FRESH: &str = concat!(
       CROSS JOIN LATERAL (
         SELECT * FROM receiptd.deliveries d
         WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
-            AND d.sequence > i.offered AND d.state = 1 AND d.attempt = 0
+            AND d.due_time IS NOT NULL AND d.sequence > i.offered AND d.state = 1
+            AND d.attempt = 0
         ORDER BY d.sequence LIMIT k.amount) d
       ORDER BY k.n, d.sequence"
 );
 
 /// Deliveries that came back and may be sent again now, those that wait longest. The clock is
-/// read once, so that it can bound the index. Index: deliveries_returned.
+/// read once, so that it can bound the index, which has entries only for what came back: what is
+/// in flight or fresh costs nothing here. Index: deliveries_returned.
 pub(super) const RETURNED: &str = concat!(
     "WITH clock AS MATERIALIZED (
         SELECT CASE WHEN $5::bigint >= 1000000000000000 THEN $5::bigint
@@ -155,20 +158,16 @@ pub(super) const RETURNED: &str = concat!(
 );
 
 /// What a consumer holds, by number. Every delivery that has not ended has a `due_time`, so that
-/// the due index spares the history of the inbox, which has no end. Concatenating nothing, and
-/// OFFSET 0 before the order, hide the primary key: the planner takes its columns for independent
-/// and its range for short. Index: deliveries_due.
+/// the index spares the history of the inbox, which has no end. Index: deliveries_open.
 pub(super) const HELD: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
     " FROM UNNEST($1::smallint[], $2::text[], $3::text[], $4::text[])
         WITH ORDINALITY AS k(bucket, account, inbox, consumer, n)
       CROSS JOIN LATERAL (
-        SELECT * FROM (
-            SELECT * FROM receiptd.deliveries d
-            WHERE d.bucket = k.bucket AND d.due_time > 0 AND d.account || '' = k.account
-                AND d.inbox || '' = k.inbox AND d.state = 2 AND d.consumer = k.consumer
-            OFFSET 0) d
+        SELECT * FROM receiptd.deliveries d
+        WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
+            AND d.due_time IS NOT NULL AND d.state = 2 AND d.consumer = k.consumer
         ORDER BY d.sequence LIMIT $5::bigint) d
       ORDER BY k.n, d.sequence"
 );

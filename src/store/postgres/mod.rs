@@ -45,6 +45,7 @@ pub struct PostgresStore(Arc<Inner>);
 struct Inner {
     writes: Connections,
     reads: Connections,
+    upkeep: Connections,
     facts: StoreFacts,
     seams: Seams,
     options: PostgresOptions,
@@ -72,8 +73,9 @@ impl PostgresStore {
         let facts = migrate::facts(&session).await?;
         let writes = Connections::new(&connector, options.write_connections, &options)?;
         let reads = Connections::new(&connector, options.read_connections, &options)?;
+        let upkeep = Connections::new(&connector, options.upkeep_connections, &options)?;
         let seams = seams.clone();
-        Ok(PostgresStore(Arc::new(Inner { writes, reads, facts, seams, options })))
+        Ok(PostgresStore(Arc::new(Inner { writes, reads, upkeep, facts, seams, options })))
     }
 
     /// What the store is.
@@ -84,10 +86,10 @@ impl PostgresStore {
     /// Closes the connections that nobody uses and waits for those in use, at most as long as a
     /// flight may take. What asks for one from now on fails with `Unavailable`.
     pub async fn close(&self) {
-        self.0.writes.close();
-        self.0.reads.close();
+        let pools = [&self.0.writes, &self.0.reads, &self.0.upkeep];
+        pools.iter().for_each(|pool| pool.close());
         let all_back = async {
-            while self.0.writes.count() + self.0.reads.count() > 0 {
+            while pools.iter().any(|pool| pool.count() > 0) {
                 self.0.seams.sleep(CLOSE_INTERVAL).await;
             }
         };
@@ -137,7 +139,10 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("list_unresolved", read_lists::LIST_UNRESOLVED),
         ("list_documents", read_lists::LIST_DOCUMENTS),
         ("list_deliveries", read_lists::LIST_DELIVERIES),
+        ("list_open_deliveries", read_lists::LIST_OPEN_DELIVERIES),
+        ("list_lost_deliveries", read_lists::LIST_LOST_DELIVERIES),
         ("list_lost", read_lists::LIST_LOST),
+        ("count_acked", read_lists::COUNT_ACKED),
         ("oldest_open", read_lists::OLDEST_OPEN),
         ("due_deliveries", read_due::DUE_DELIVERIES),
         ("due_operations", read_due::DUE_OPERATIONS),

@@ -38,11 +38,13 @@ pub enum Migrations {
 /// How the store uses its server. All waits have an end.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
-    /// Connections for transactions.
+    /// Connections for transactions: a lane uses one at a time.
     pub write_connections: usize,
-    /// Connections for reads, apart, so that foreground load never stops the sweeper or a health
-    /// check.
+    /// Connections for what callers read and list, apart from transactions.
     pub read_connections: usize,
+    /// Connections for the sweeper, the re-read of what is watched and the health check, apart
+    /// from both, so that no load of callers stops them.
+    pub upkeep_connections: usize,
     /// Longest wait for a free connection.
     pub wait_timeout: Duration,
     /// Longest time to make a connection.
@@ -66,12 +68,13 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The usual values: 8 and 4 connections, 5 s for a connection, 250 ms for a lock, 10 s for a
+    /// The usual values: 8, 4 and 2 connections, 5 s for a connection, 250 ms for a lock, 10 s for a
     /// statement, 30 s for a silent transaction and for a flight, 20 s for settling.
     pub fn usual(migrations: Migrations) -> Self {
         PostgresOptions {
             write_connections: 8,
             read_connections: 4,
+            upkeep_connections: 2,
             wait_timeout: Duration::from_secs(5),
             create_timeout: Duration::from_secs(5),
             recycle_timeout: Duration::from_secs(5),
@@ -91,6 +94,7 @@ pub(super) struct Connector {
     config: Config,
     tls: MakeRustlsConnect,
     seams: Seams,
+    patience: Duration,
 }
 
 impl Connector {
@@ -122,7 +126,8 @@ impl Connector {
             .tcp_user_timeout(options.flight_timeout)
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         let tls = tls(options.tls_roots.as_deref())?;
-        Ok(Connector { config, tls, seams: seams.clone() })
+        let patience = options.create_timeout;
+        Ok(Connector { config, tls, seams: seams.clone(), patience })
     }
 
     /// Makes a connection and refuses a server that would lose what it acknowledged.
@@ -130,6 +135,12 @@ impl Connector {
     /// # Errors
     /// Why it cannot be made or must not be used.
     pub(super) async fn connect(&self) -> Result<Session, OpenError> {
+        // The driver's own limit ends when the socket is open: a server may accept and be silent.
+        let late = |_| OpenError("PostgreSQL did not answer a new connection in time".into());
+        tokio::time::timeout(self.patience, self.connect_patiently()).await.map_err(late)?
+    }
+
+    async fn connect_patiently(&self) -> Result<Session, OpenError> {
         let session = self.start().await.map_err(|error| {
             OpenError(format!("cannot connect to PostgreSQL: {}", errors::words(&error)))
         })?;

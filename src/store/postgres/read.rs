@@ -10,7 +10,7 @@ use super::{
     PostgresStore, errors,
     load::{self, delivery_keys, found, inbox_keys, operation_keys},
     load_statements::{CLOCK, DELIVERIES, OPERATIONS},
-    pool::Lease,
+    pool::{Connections, Lease},
     rows::{
         self, Fields, account_columns, delivery_columns, document_columns, inbox_columns,
         lock_columns,
@@ -39,28 +39,39 @@ const BEGIN_WRITE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 impl PostgresStore {
     /// Runs calls in one flight and one transaction, which holds the settings and nothing else.
     pub(super) async fn read(&self, calls: Vec<Call<'_>>) -> Result<Vec<Vec<Row>>, ReadError> {
-        self.query(BEGIN_READ, calls).await
+        self.query(&self.0.reads, BEGIN_READ, calls).await
     }
 
-    /// As [`PostgresStore::read`], for a statement that writes and may be repeated.
-    pub(super) async fn write(&self, call: Call<'_>) -> Result<Vec<Row>, ReadError> {
-        Ok(self.query(BEGIN_WRITE, vec![call]).await?.pop().unwrap_or_default())
+    /// As [`PostgresStore::read`], for the server's own upkeep, which never waits for callers.
+    pub(super) async fn upkeep(&self, calls: Vec<Call<'_>>) -> Result<Vec<Vec<Row>>, ReadError> {
+        self.query(&self.0.upkeep, BEGIN_READ, calls).await
     }
 
-    async fn query(&self, begin: &str, calls: Vec<Call<'_>>) -> Result<Vec<Vec<Row>>, ReadError> {
+    /// As [`PostgresStore::upkeep`], for a statement that writes and may be repeated.
+    pub(super) async fn upkeep_write(&self, call: Call<'_>) -> Result<Vec<Row>, ReadError> {
+        let replies = self.query(&self.0.upkeep, BEGIN_WRITE, vec![call]).await;
+        Ok(replies?.pop().unwrap_or_default())
+    }
+
+    async fn query(
+        &self,
+        pool: &Connections,
+        begin: &str,
+        calls: Vec<Call<'_>>,
+    ) -> Result<Vec<Vec<Row>>, ReadError> {
         let settings = self.settings(self.0.options.lock_timeout);
         let calls: Vec<Call<'_>> = std::iter::once(settings).chain(calls).collect();
         let mut tries = 0;
         loop {
             tries += 1;
-            let lease = self.0.reads.borrow().await.map_err(ReadError::Unavailable)?;
+            let lease = pool.borrow().await.map_err(ReadError::Unavailable)?;
             match self.read_on(lease, begin, &calls).await {
                 Ok(mut replies) => {
                     replies.remove(0);
                     return Ok(replies);
                 }
                 Err(Some(error)) if tries == 1 && errors::is_of_connection(&error) => {
-                    self.0.reads.forget_idle();
+                    pool.forget_idle();
                 }
                 Err(Some(error)) => return Err(ReadError::Unavailable(errors::words(&error))),
                 Err(None) => {
@@ -95,11 +106,18 @@ impl PostgresStore {
     /// # Errors
     /// [`ReadError`], as all functions here.
     pub async fn now(&self) -> Result<Timestamp, ReadError> {
-        let parameters = vec![value(self.0.seams.clock_parameter().0)];
-        let replies = self.read(vec![Call { sql: CLOCK, parameters }]).await?;
-        let row = one(&replies).ok_or(Unreadable { what: "clock" })?;
-        Ok(Timestamp(Fields::new(row, "clock").take()?))
+        let replies = self.upkeep(vec![self.clock_call()]).await?;
+        Ok(clock(replies.first())?)
     }
+
+    fn clock_call(&self) -> Call<'static> {
+        Call { sql: CLOCK, parameters: vec![value(self.0.seams.clock_parameter().0)] }
+    }
+}
+
+fn clock(reply: Option<&Vec<Row>>) -> Result<Timestamp, Unreadable> {
+    let row = reply.and_then(|rows| rows.first()).ok_or(Unreadable { what: "clock" })?;
+    Ok(Timestamp(Fields::new(row, "clock").take()?))
 }
 
 /// Deliveries of operations: joined, so that one flight does. A row newer than the record is
@@ -194,9 +212,18 @@ const ACCOUNT: &str = concat!(
 impl PostgresStore {
     /// An account's row.
     pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
-        let replies = self.read(vec![Call { sql: ACCOUNT, parameters: of(account) }]).await?;
+        Ok(self.account_and_now(account).await?.0)
+    }
+
+    /// An account's row, and the store's clock after it, in one flight.
+    pub async fn account_and_now(
+        &self,
+        account: &Account,
+    ) -> Result<(Option<AccountRow>, Timestamp), ReadError> {
+        let calls = vec![Call { sql: ACCOUNT, parameters: of(account) }, self.clock_call()];
+        let replies = self.read(calls).await?;
         let read = |row| rows::account(&mut Fields::new(row, "account"), account.clone());
-        Ok(one(&replies).map(read).transpose()?)
+        Ok((one(&replies).map(read).transpose()?, clock(replies.get(1))?))
     }
 }
 
@@ -290,7 +317,7 @@ impl PostgresStore {
         let of_operations = load::operation_keys(&operations.iter().collect::<Vec<_>>());
         let of_inboxes = inbox_keys(&inboxes.iter().collect::<Vec<_>>());
         let replies = self
-            .read(vec![
+            .upkeep(vec![
                 Call { sql: GLIMPSE_OPERATIONS, parameters: of_operations },
                 Call { sql: GLIMPSE_INBOXES, parameters: of_inboxes },
             ])

@@ -115,7 +115,7 @@ impl PostgresStore {
             None => Entry { due_time: i64::MIN, ..Entry::default() },
         };
         let call = due_call(kind, &start, self.0.seams.clock_parameter(), limit);
-        let found = self.read(vec![call]).await?.pop().unwrap_or_default();
+        let found = self.upkeep(vec![call]).await?.pop().unwrap_or_default();
         let mut entries = Vec::with_capacity(found.len());
         for row in &found {
             entries.push(entry(kind, row)?);
@@ -237,7 +237,7 @@ impl PostgresStore {
     /// Returns how many went. If it does not return, they may be gone all the same.
     pub async fn sweep_batches(&self, age: Span, limit: i64) -> Result<u64, ReadError> {
         let parameters = vec![value((self.now().await? - age).0), value(limit)];
-        let rows = self.write(Call { sql: SWEEP_BATCHES, parameters }).await?;
+        let rows = self.upkeep_write(Call { sql: SWEEP_BATCHES, parameters }).await?;
         Ok(u64::try_from(rows.len()).unwrap_or(u64::MAX))
     }
 }

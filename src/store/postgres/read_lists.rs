@@ -7,6 +7,7 @@ use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
+    load::{found, inbox_keys},
     read::{of, of_inbox, one},
     rows::{
         self, Fields, audit_columns, delivery_columns, document_columns, inbox_columns,
@@ -25,7 +26,10 @@ use crate::{
         operation::{Operation, OperationKey},
         record::Unreadable,
     },
-    store::{ReadError, query::OperationPosition},
+    store::{
+        ReadError,
+        query::{DeliveryPage, EXAMINED_MAX, OperationPosition, Walk},
+    },
 };
 
 /// Index: operations_by_time.
@@ -228,36 +232,65 @@ impl PostgresStore {
     }
 }
 
-/// Spares the history of the inbox, as a load's search for what a consumer holds does.
-/// Index: deliveries_due.
+/// One statement for all inboxes of a page. Index: deliveries_open.
 pub(super) const OLDEST_OPEN: &str = concat!(
-    "SELECT ",
+    "SELECT k.n, ",
     delivery_columns!(),
-    " FROM (
+    " FROM UNNEST($1::smallint[], $2::text[], $3::text[])
+        WITH ORDINALITY AS k(bucket, account, inbox, n)
+      CROSS JOIN LATERAL (
         SELECT * FROM receiptd.deliveries d
-        WHERE d.bucket = $1::smallint AND d.due_time > 0 AND d.account || '' = $2::text
-            AND d.inbox || '' = $3::text AND d.state IN (1, 2)
-        OFFSET 0) d
-      ORDER BY d.sequence LIMIT 1"
+        WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
+            AND d.due_time IS NOT NULL AND d.state IN (1, 2)
+        ORDER BY d.sequence LIMIT 1) d"
 );
 
 impl PostgresStore {
-    /// The oldest delivery of an inbox that is PENDING or IN_FLIGHT.
-    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
-        let rows = self.page(OLDEST_OPEN, of_inbox(key)).await?;
-        Ok(each(&rows, "delivery", |fields| rows::delivery(fields, key.clone()))?.pop())
+    /// The oldest delivery of each inbox that is PENDING or IN_FLIGHT, in the order asked.
+    pub async fn oldest_open_of(
+        &self,
+        inboxes: &[InboxKey],
+    ) -> Result<Vec<Option<Delivery>>, ReadError> {
+        if inboxes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parameters = inbox_keys(&inboxes.iter().collect::<Vec<_>>());
+        let rows = self.page(OLDEST_OPEN, parameters).await?;
+        let oldest =
+            found(inboxes, &rows, "delivery", |fields, key| rows::delivery(fields, key.clone()))?;
+        Ok(oldest)
     }
 }
 
-/// Index: deliveries_pkey.
-pub(super) const LIST_DELIVERIES: &str = concat!(
-    "SELECT ",
-    delivery_columns!(),
-    " FROM receiptd.deliveries d
-      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
-        AND d.sequence > $4::bigint AND d.state = ANY($5::smallint[])
+/// Deliveries in one of some states, each with its number in the walk. The last row that may be
+/// examined comes whatever its state, so that the reader knows where to go on.
+macro_rules! walk {
+    ($which:literal) => {
+        concat!(
+            "SELECT d.examined, ",
+            delivery_columns!(),
+            " FROM (
+        SELECT d.*, row_number() OVER (ORDER BY d.sequence) AS examined
+        FROM receiptd.deliveries d
+        WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
+            AND d.sequence > $4::bigint",
+            $which,
+            "
+        ORDER BY d.sequence LIMIT $7::bigint) d
+      WHERE d.state = ANY($5::smallint[]) OR d.examined = $7::bigint
       ORDER BY d.sequence LIMIT $6::bigint"
-);
+        )
+    };
+}
+
+/// Index: deliveries_pkey.
+pub(super) const LIST_DELIVERIES: &str = walk!("");
+
+/// Index: deliveries_open.
+pub(super) const LIST_OPEN_DELIVERIES: &str = walk!(" AND d.due_time IS NOT NULL");
+
+/// Index: deliveries_lost.
+pub(super) const LIST_LOST_DELIVERIES: &str = walk!(" AND d.state IN (4, 5)");
 
 /// Index: deliveries_lost.
 pub(super) const LIST_LOST: &str = concat!(
@@ -271,20 +304,33 @@ pub(super) const LIST_LOST: &str = concat!(
 
 impl PostgresStore {
     /// Deliveries of an inbox after a number and in one of the states (all if empty), in order:
-    /// at most `limit`.
+    /// at most `limit`, of at most [`EXAMINED_MAX`] that are examined.
     pub async fn list_deliveries(
         &self,
         key: &InboxKey,
         after: i64,
         states: &[DeliveryState],
         limit: i64,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<DeliveryPage, ReadError> {
+        let sql = match Walk::over(states) {
+            Walk::All => LIST_DELIVERIES,
+            Walk::Open => LIST_OPEN_DELIVERIES,
+            Walk::Lost => LIST_LOST_DELIVERIES,
+        };
         let states = if states.is_empty() { &DeliveryState::ALL[..] } else { states };
-        let states: Vec<i16> = states.iter().map(|state| *state as i16).collect();
+        let numbers: Vec<i16> = states.iter().map(|state| *state as i16).collect();
         let mut parameters = of_inbox(key);
-        parameters.extend([value(after), value(states), value(limit)]);
-        let rows = self.page(LIST_DELIVERIES, parameters).await?;
-        each(&rows, "delivery", |fields| rows::delivery(fields, key.clone()))
+        parameters.extend([value(after), value(numbers), value(limit), value(EXAMINED_MAX)]);
+        let rows = self.page(sql, parameters).await?;
+        let mut deliveries = each(&rows, "delivery", |fields| {
+            Ok((fields.take::<i64>()?, rows::delivery(fields, key.clone())?))
+        })?;
+        let full = i64::try_from(deliveries.len()).is_ok_and(|found| found >= limit);
+        let last = deliveries.last().filter(|(examined, _)| full || *examined == EXAMINED_MAX);
+        let next = last.map(|(_, delivery)| delivery.key.sequence);
+        deliveries.retain(|(_, delivery)| states.contains(&delivery.state));
+        let deliveries = deliveries.into_iter().map(|(_, delivery)| delivery).collect();
+        Ok(DeliveryPage { deliveries, next })
     }
 
     /// EXPIRED and DEAD deliveries after a number, in order: at most `limit`.
@@ -302,14 +348,17 @@ impl PostgresStore {
 }
 
 /// Index: deliveries_pkey.
-const COUNT_ACKED: &str = "SELECT count(*) FROM (
-    SELECT 1 FROM receiptd.deliveries d
-    WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
-        AND d.sequence > $4::bigint AND d.state = 3
-    LIMIT $5::bigint) counted";
+pub(super) const COUNT_ACKED: &str = "SELECT count(*) FROM (
+    SELECT 1 FROM (
+        SELECT d.state FROM receiptd.deliveries d
+        WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.inbox = $3::text
+            AND d.sequence > $4::bigint
+        ORDER BY d.sequence LIMIT $6::bigint) d
+    WHERE d.state = 3 LIMIT $5::bigint) counted";
 
 impl PostgresStore {
-    /// How many deliveries after `after` are ACKED; counts at most `limit`.
+    /// How many of the [`EXAMINED_MAX`] deliveries after `after` are ACKED; counts at most
+    /// `limit`.
     pub async fn count_acked(
         &self,
         key: &InboxKey,
@@ -317,7 +366,7 @@ impl PostgresStore {
         limit: i64,
     ) -> Result<i64, ReadError> {
         let mut parameters = of_inbox(key);
-        parameters.extend([value(after), value(limit)]);
+        parameters.extend([value(after), value(limit), value(EXAMINED_MAX)]);
         let replies = self.read(vec![Call { sql: COUNT_ACKED, parameters }]).await?;
         let row = one(&replies).ok_or(Unreadable { what: "count" })?;
         Ok(Fields::new(row, "count").take()?)

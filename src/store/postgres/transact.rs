@@ -74,7 +74,7 @@ impl PostgresStore {
 
     /// Settles a commit whose answer was lost, by the batch's row: waits for the lost transaction
     /// to end. If it committed, that is confirmed by a commit of its own; if not, `transaction`
-    /// runs within the settling one, durable on return.
+    /// runs within the settling one, durable on return. The batch's row stays in either case.
     ///
     /// # Errors
     /// [`TransactError`]. `Ambiguous` speaks of the second run; an error before that leaves open
@@ -139,7 +139,7 @@ impl PostgresStore {
                 touches.round_trips += prepared;
                 replies
             }
-            Err(error) => return Err((roll_back(lease, &error).await, surroundings)),
+            Err(error) => return Err((self.give_up(lease, &error).await, surroundings)),
         };
         let mut world = World::new(surroundings.clone());
         match reader.fill(&mut world, &replies[skipped..]) {
@@ -178,14 +178,14 @@ impl PostgresStore {
         let value = decide(&mut world, &held);
         let now = world.now();
         let changes = world.into_changes();
-        if changes.is_empty() {
-            // Nothing to write: also a batch row that settling wrote goes again.
-            if lease.run("ROLLBACK").await.is_ok() {
-                lease.give_back();
-            }
+        if changes.is_empty() && name == Name::ToWrite {
+            // Nothing to write, so the answer does not hang on how this ends.
+            self.roll_back(lease).await;
             touches.round_trips += 1;
             return Ok(Committed { value, now, touches });
         }
+        // A name that settling wrote is committed even if nothing else is: as long as its row is
+        // not there for good, the lost transaction may still arrive and commit.
         touches.saved = changes.rows() + 1;
         let first = (name == Name::ToWrite).then(|| save::batch(batch, now));
         match self.save(lease, first, &changes).await {
@@ -214,7 +214,7 @@ impl PostgresStore {
         };
         let prepared = match self.prepare(&lease, &calls).await {
             Ok(prepared) => prepared,
-            Err(error) => return Saved::Nothing(roll_back(lease, &error).await),
+            Err(error) => return Saved::Nothing(self.give_up(lease, &error).await),
         };
         self.commit(lease, &calls, prepared).await
     }
@@ -278,7 +278,7 @@ impl PostgresStore {
                 let taken = replies.last().is_none_or(Vec::is_empty);
                 Ok((lease, taken))
             }
-            Err(error) => Err(roll_back(lease, &error).await),
+            Err(error) => Err(self.give_up(lease, &error).await),
         }
     }
 
@@ -288,7 +288,7 @@ impl PostgresStore {
         let mark = Call { sql: SETTLE_BATCH, parameters };
         let calls = [mark];
         if let Err(error) = self.prepare(&lease, &calls).await {
-            return Err(roll_back(lease, &error).await);
+            return Err(self.give_up(lease, &error).await);
         }
         match self.commit(lease, &calls, 0).await {
             Saved::Committed { .. } => Ok(()),
@@ -297,6 +297,30 @@ impl PostgresStore {
             Saved::Unknown => Err(Trouble::Unavailable(
                 "the batch committed, but its durability could not be confirmed".into(),
             )),
+        }
+    }
+
+    /// Ends a transaction before its save; `None` as the error: no reply in time.
+    pub(super) async fn give_up(
+        &self,
+        lease: Lease,
+        error: &Option<tokio_postgres::Error>,
+    ) -> Trouble {
+        let Some(error) = error else {
+            return Trouble::Unavailable("PostgreSQL did not reply in time".into());
+        };
+        if errors::leaves_connection_usable(error) {
+            self.roll_back(lease).await;
+        }
+        errors::of_statement(error)
+    }
+
+    /// Rolls back and gives the connection back. One that does not answer in time is closed by
+    /// the lease, and its transaction with it: a server that froze must not hold up its caller.
+    async fn roll_back(&self, lease: Lease) {
+        let time = self.0.options.flight_timeout;
+        if let Ok(Ok(())) = tokio::time::timeout(time, lease.run("ROLLBACK")).await {
+            lease.give_back();
         }
     }
 
@@ -320,17 +344,6 @@ pub(super) enum Saved {
     Nothing(Trouble),
     /// Nobody knows.
     Unknown,
-}
-
-/// Ends a transaction before its save; `None` as the error: no reply in time.
-async fn roll_back(lease: Lease, error: &Option<tokio_postgres::Error>) -> Trouble {
-    let Some(error) = error else {
-        return Trouble::Unavailable("PostgreSQL did not reply in time".into());
-    };
-    if errors::leaves_connection_usable(error) && lease.run("ROLLBACK").await.is_ok() {
-        lease.give_back();
-    }
-    errors::of_statement(error)
 }
 
 fn lost_surroundings() -> Trouble {

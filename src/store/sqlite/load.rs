@@ -145,11 +145,13 @@ fn waiters(connection: &Connection, key: &TargetKey) -> Result<Vec<OperationKey>
     })
 }
 
-/// Index: the primary key, from the cursor on.
+/// Index: deliveries_open, from the cursor on. What expired unsent lies there as well, and is not
+/// walked through.
 pub(super) const FRESH: &str = concat!(
     "SELECT ",
     delivery_columns!(),
-    " FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
+    " FROM deliveries INDEXED BY deliveries_open \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
      AND sequence > ?4 AND state = 1 AND attempt = 0 ORDER BY sequence LIMIT ?5"
 );
 
@@ -165,7 +167,7 @@ fn fresh(
     many(connection, FRESH, parameters, rows::delivery)
 }
 
-/// Index: deliveries_returned.
+/// Index: deliveries_returned, which has entries only for what came back.
 pub(super) const RETURNED: &str = concat!(
     "SELECT ",
     delivery_columns!(),
@@ -189,13 +191,13 @@ fn returned(
     Ok(returned)
 }
 
-/// Index: deliveries_due. It lists what has not ended, so that the acked history of an inbox,
+/// Index: deliveries_open. It lists what has not ended, so that the acked history of an inbox,
 /// which only grows, is not walked through; everything in flight has a time when it is due.
 pub(super) const HELD: &str = concat!(
     "SELECT ",
     delivery_columns!(),
-    " FROM deliveries INDEXED BY deliveries_due \
-     WHERE bucket = ?1 AND due_time IS NOT NULL AND account = ?2 AND inbox = ?3 \
+    " FROM deliveries INDEXED BY deliveries_open \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
      AND state = 2 AND consumer = ?4 ORDER BY sequence LIMIT ?5"
 );
 

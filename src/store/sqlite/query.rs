@@ -11,8 +11,8 @@ use super::{
     by_key::{self, many, one},
     fault::Fault,
     rows::{
-        self, audit_columns, delivery_columns, document_columns, inbox_columns, lock_columns,
-        operation_columns,
+        self, Columns, audit_columns, delivery_columns, document_columns, inbox_columns,
+        lock_columns, operation_columns,
     },
 };
 use crate::{
@@ -25,7 +25,10 @@ use crate::{
         lock::Lock,
         operation::{Operation, OperationKey},
     },
-    store::query::{InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition},
+    store::query::{
+        DeliveryPage, EXAMINED_MAX, InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition,
+        Walk,
+    },
 };
 
 /// What there is under a key.
@@ -174,12 +177,12 @@ pub(super) fn list_inboxes(
     many(connection, LIST_INBOXES, parameters, rows::inbox)
 }
 
-/// Index: deliveries_due, which lists what has not ended; see the search for what is held.
+/// Index: deliveries_open.
 pub(super) const OLDEST_OPEN: &str = concat!(
     "SELECT ",
     delivery_columns!(),
-    " FROM deliveries INDEXED BY deliveries_due \
-     WHERE bucket = ?1 AND due_time IS NOT NULL AND account = ?2 AND inbox = ?3 \
+    " FROM deliveries INDEXED BY deliveries_open \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
      AND state IN (1, 2) ORDER BY sequence LIMIT 1"
 );
 
@@ -192,28 +195,66 @@ pub(super) fn oldest_open(
     one(connection, OLDEST_OPEN, parameters, rows::delivery)
 }
 
-/// Index: the primary key. The states are the bits of a number.
-pub(super) const LIST_DELIVERIES: &str = concat!(
-    "SELECT ",
-    delivery_columns!(),
-    " FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
-     AND sequence > ?4 AND (?5 >> state) & 1 ORDER BY sequence LIMIT ?6"
-);
+/// Deliveries by number, each after its state.
+macro_rules! walk {
+    ($index:literal, $which:literal) => {
+        concat!(
+            "SELECT state, sequence, ",
+            delivery_columns!(),
+            " FROM deliveries ",
+            $index,
+            " WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4",
+            $which,
+            " ORDER BY sequence LIMIT ?5"
+        )
+    };
+}
 
-/// Deliveries of an inbox after a number and in one of the states (all if empty).
+/// Index: the primary key.
+pub(super) const LIST_DELIVERIES: &str = walk!("NOT INDEXED", "");
+/// Index: deliveries_open.
+pub(super) const LIST_OPEN_DELIVERIES: &str =
+    walk!("INDEXED BY deliveries_open", " AND due_time IS NOT NULL");
+/// Index: deliveries_lost.
+pub(super) const LIST_LOST_DELIVERIES: &str =
+    walk!("INDEXED BY deliveries_lost", " AND state IN (4, 5)");
+
+/// Deliveries of an inbox after a number and in one of the states (all if empty). Rows are read
+/// one by one, so that the walk ends with the page.
 pub(super) fn list_deliveries(
     connection: &Connection,
     key: &InboxKey,
     after: i64,
     states: &[DeliveryState],
     limit: i64,
-) -> Result<Vec<Delivery>, Fault> {
+) -> Result<DeliveryPage, Fault> {
+    let sql = match Walk::over(states) {
+        Walk::All => LIST_DELIVERIES,
+        Walk::Open => LIST_OPEN_DELIVERIES,
+        Walk::Lost => LIST_LOST_DELIVERIES,
+    };
     let states = if states.is_empty() { &DeliveryState::ALL } else { states };
-    let bits = states.iter().fold(0_i64, |bits, state| bits | (1 << (*state as i16)));
     let InboxKey { account, inbox } = key;
     let parameters =
-        params![account.bucket(), account.as_str(), inbox.as_str(), after, bits, limit];
-    many(connection, LIST_DELIVERIES, parameters, rows::delivery)
+        params![account.bucket(), account.as_str(), inbox.as_str(), after, EXAMINED_MAX];
+    let limit = usize::try_from(limit).unwrap_or(0);
+    let mut page = DeliveryPage { deliveries: Vec::new(), next: None };
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(parameters)?;
+    let mut examined = 0;
+    while page.deliveries.len() < limit {
+        let Some(row) = found.next()? else { break };
+        examined += 1;
+        let mut columns = Columns::of(row);
+        let (state, sequence): (i16, i64) = (columns.take()?, columns.take()?);
+        if states.iter().any(|wanted| *wanted as i16 == state) {
+            page.deliveries.push(rows::delivery_from(&mut columns)?);
+        }
+        if examined == EXAMINED_MAX || page.deliveries.len() == limit {
+            page.next = Some(sequence);
+        }
+    }
+    Ok(page)
 }
 
 /// Index: deliveries_lost.
@@ -238,10 +279,12 @@ pub(super) fn list_lost(
 }
 
 /// Index: the primary key.
-pub(super) const COUNT_ACKED: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries NOT INDEXED \
-    WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4 AND state = 3 LIMIT ?5)";
+pub(super) const COUNT_ACKED: &str = "SELECT count(*) FROM (SELECT 1 FROM (\
+    SELECT state FROM deliveries NOT INDEXED \
+    WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4 \
+    ORDER BY sequence LIMIT ?6) WHERE state = 3 LIMIT ?5)";
 
-/// How many deliveries after a number are ACKED, up to a limit.
+/// How many of the next deliveries after a number are ACKED, up to a limit.
 pub(super) fn count_acked(
     connection: &Connection,
     key: &InboxKey,
@@ -249,7 +292,8 @@ pub(super) fn count_acked(
     limit: i64,
 ) -> Result<i64, Fault> {
     let InboxKey { account, inbox } = key;
-    let parameters = params![account.bucket(), account.as_str(), inbox.as_str(), after, limit];
+    let start = (account.bucket(), account.as_str(), inbox.as_str(), after);
+    let parameters = params![start.0, start.1, start.2, start.3, limit, EXAMINED_MAX];
     let mut statement = connection.prepare_cached(COUNT_ACKED)?;
     Ok(statement.query_row(parameters, |row| row.get(0))?)
 }

@@ -19,7 +19,7 @@ use crate::{
     store::{
         ReadError,
         query::{
-            DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp, OperationGlimpse,
+            DeliveryPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp, OperationGlimpse,
             OperationPosition,
         },
     },
@@ -73,6 +73,17 @@ impl SqliteStore {
     pub async fn account(&self, account: &Account) -> Result<Option<AccountRow>, ReadError> {
         let account = account.clone();
         self.read(move |connection| by_key::account(connection, &account)).await
+    }
+
+    /// See [`crate::store::Store::account_and_now`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn account_and_now(
+        &self,
+        account: &Account,
+    ) -> Result<(Option<AccountRow>, Timestamp), ReadError> {
+        Ok((self.account(account).await?, self.now().await?))
     }
 
     /// See [`crate::store::Store::list_operations`].
@@ -173,13 +184,19 @@ impl SqliteStore {
         self.read(move |connection| query::list_inboxes(connection, &account, &after, limit)).await
     }
 
-    /// See [`crate::store::Store::oldest_open`].
+    /// See [`crate::store::Store::oldest_open_of`].
     ///
     /// # Errors
     /// [`ReadError`], as for [`SqliteStore::now`].
-    pub async fn oldest_open(&self, key: &InboxKey) -> Result<Option<Delivery>, ReadError> {
-        let key = key.clone();
-        self.read(move |connection| query::oldest_open(connection, &key)).await
+    pub async fn oldest_open_of(
+        &self,
+        inboxes: &[InboxKey],
+    ) -> Result<Vec<Option<Delivery>>, ReadError> {
+        let inboxes = inboxes.to_vec();
+        self.read(move |connection| {
+            inboxes.iter().map(|key| query::oldest_open(connection, key)).collect()
+        })
+        .await
     }
 
     /// See [`crate::store::Store::list_deliveries`].
@@ -192,7 +209,7 @@ impl SqliteStore {
         after: i64,
         states: &[DeliveryState],
         limit: i64,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<DeliveryPage, ReadError> {
         let (key, states) = (key.clone(), states.to_vec());
         self.read(move |connection| query::list_deliveries(connection, &key, after, &states, limit))
             .await

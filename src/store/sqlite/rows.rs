@@ -287,7 +287,11 @@ pub(super) use delivery_columns;
 
 /// Reads a delivery.
 pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery, Fault> {
-    let columns = &mut Columns::of(row);
+    delivery_from(&mut Columns::of(row))
+}
+
+/// Reads a delivery whose columns follow others.
+pub(super) fn delivery_from(columns: &mut Columns<'_, '_>) -> Result<Delivery, Fault> {
     let inbox = InboxKey { account: columns.account()?, inbox: columns.inbox()? };
     Ok(Delivery {
         key: DeliveryKey { inbox, sequence: columns.take()? },

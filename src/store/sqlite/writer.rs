@@ -48,6 +48,15 @@ enum Ending {
     Rollback,
 }
 
+/// When a batch's row is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Row {
+    /// If it names a change.
+    WithChanges,
+    /// In any case: settling promises that no other transaction of this name commits.
+    Always,
+}
+
 impl Writer {
     /// Takes over the connection and the lock of the file.
     pub(super) fn new(
@@ -66,7 +75,7 @@ impl Writer {
         &mut self,
         transaction: Transaction<R>,
     ) -> Result<Committed<R>, Failure> {
-        self.turn(|connection, now| batch(connection, now, transaction))
+        self.turn(|connection, now| batch(connection, now, transaction, Row::WithChanges))
     }
 
     /// Settles a batch; see [`crate::store::Store::settle`].
@@ -75,7 +84,7 @@ impl Writer {
             if settle_batch(connection, &transaction.batch)? {
                 return Ok((Settled::Committed, Ending::Commit));
             }
-            let (committed, ending) = batch(connection, now, transaction)?;
+            let (committed, ending) = batch(connection, now, transaction, Row::Always)?;
             Ok((Settled::RunAgain(committed), ending))
         })
     }
@@ -171,18 +180,19 @@ impl Writer {
     }
 }
 
-/// Loads, decides and saves. Nothing is written where nothing changed.
+/// Loads, decides and saves. Nothing but the batch's row is written where nothing changed.
 fn batch<R>(
     connection: &Connection,
     now: Timestamp,
     transaction: Transaction<R>,
+    row: Row,
 ) -> Result<(Committed<R>, Ending), Fault> {
     let Transaction { batch, needs, surroundings, decide } = transaction;
     let mut world = World::new(Surroundings { now, ..surroundings });
     let loaded = load(connection, &needs, &mut world)?;
     let value = decide(&mut world, &HeldIds::default());
     let changes = world.into_changes();
-    if changes.is_empty() {
+    if changes.is_empty() && row == Row::WithChanges {
         let touches = Touches { loaded, ..Touches::default() };
         return Ok((Committed { value, now, touches }, Ending::Rollback));
     }

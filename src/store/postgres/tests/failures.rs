@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         Migrations, PostgresOptions, PostgresStore,
+        errors::Trouble,
         migrate::{self, MIGRATIONS, Migration},
         pool::Connector,
     },
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{
     domain::world::{World, needs::Need},
+    engine::seams::Seams,
     store::{BatchName, OpenError, Settled, TransactError, Transaction},
 };
 
@@ -117,21 +119,39 @@ async fn a_database_with_other_defaults_behaves_the_same() {
     run(&store, [Need::Inbox(inbox_key("main"))], |_, _| ()).await.expect("it ends");
 }
 
-/// Ends every connection of the store, from a thread of its own, so that a decision can call it.
-fn terminate(url: String) {
+/// What `text` finds about the server processes of the store. Asked from a thread of its own, so
+/// that a decision can do it.
+fn ask_about_backends(database: String, text: String) -> Vec<tokio_postgres::Row> {
     let task = async move {
         let (client, connection) =
-            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
-        let ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-            WHERE application_name = 'receiptd' AND datname = current_database()";
+            tokio_postgres::connect(&database, tokio_postgres::NoTls).await.expect("a connection");
+        let text = format!(
+            "{text} FROM pg_stat_activity
+            WHERE application_name = 'receiptd' AND datname = current_database()"
+        );
         tokio::select! {
-            ended = client.query(ended, &[]) => drop(ended.expect("terminated")),
+            found = client.query(&text, &[]) => found.expect("an answer"),
             _ = connection => panic!("the connection ended"),
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let thread = std::thread::spawn(move || runtime.expect("a runtime").block_on(task));
-    thread.join().expect("no panic");
+    thread.join().expect("no panic")
+}
+
+/// Ends every connection of the store.
+fn terminate(url: String) {
+    ask_about_backends(url, "SELECT pg_terminate_backend(pid, 5000)".into());
+}
+
+/// Stops every server process of the store without ending its connection, as a frozen machine
+/// does, or lets them go on.
+fn signal_backends(url: String, signal: &str) {
+    for row in ask_about_backends(url, "SELECT pid".into()) {
+        let process = row.get::<_, i32>(0).to_string();
+        let sent = std::process::Command::new("kill").args([signal, &process]).status();
+        assert!(sent.expect("kill runs").success());
+    }
 }
 
 fn put(batch: &BatchName, inbox_name: &'static str) -> Transaction<&'static str> {
@@ -200,14 +220,63 @@ async fn settling_waits_for_the_lost_transaction() {
 }
 
 #[tokio::test]
-async fn settling_a_batch_that_decides_nothing_leaves_no_row() {
+async fn a_settled_batch_never_commits_even_if_settling_changed_nothing() {
     let Some(database) = Database::new().await else { return };
     let store = filled(&database).await;
-    let before = store.dump_tables().await.expect("a dump");
-    let nothing = transaction(name(), [Need::Inbox(inbox_key("main"))], |_, _| ());
+    let batch = name();
+    let nothing = transaction(batch.clone(), [Need::Inbox(inbox_key("late"))], |_, _| ());
     let settled = store.settle(nothing).await.expect("it settles");
-    assert!(matches!(settled, Settled::RunAgain(_)), "{settled:?}");
+    let Settled::RunAgain(committed) = settled else { panic!("{settled:?}") };
+    assert_eq!((committed.touches.saved, committed.touches.commits), (1, 1), "the name");
+    let before = store.dump_tables().await.expect("a dump");
+    let late = store.transact(put(&batch, "late")).await;
+    assert!(matches!(late, Err(TransactError::Conflict(_))), "{late:?}");
     assert_eq!(store.dump_tables().await.expect("a dump"), before);
+}
+
+#[tokio::test]
+async fn a_server_that_freezes_holds_up_nobody_for_longer_than_a_flight() {
+    let Some(database) = Database::new().await else { return };
+    let short = Duration::from_millis(300);
+    let store = database.open_with(|options| options.flight_timeout = short).await;
+    let patience = Duration::from_secs(5);
+    let url = database.url().replace("disable", "disable&application_name=tests");
+    // Frozen between the load and the end of a batch without changes.
+    let freezes = url.clone();
+    let nothing = run(&store, [Need::Inbox(inbox_key("main"))], move |_, _| {
+        signal_backends(freezes, "-STOP");
+        "decided"
+    });
+    let ended = tokio::time::timeout(patience, nothing).await.expect("in time");
+    signal_backends(url.clone(), "-CONT");
+    assert_eq!(ended.expect("the answer holds").value, "decided");
+    assert_eq!(store.0.writes.count(), 0, "its connection is closed");
+
+    // Frozen after a statement that failed.
+    let lease = store.0.writes.borrow().await.expect("a connection");
+    lease.run("BEGIN").await.expect("it begins");
+    let error = lease.run("SELECT 1 / 0").await.expect_err("an error of a statement");
+    signal_backends(url.clone(), "-STOP");
+    let given_up = tokio::time::timeout(patience, store.give_up(lease, &Some(error))).await;
+    signal_backends(url, "-CONT");
+    assert!(matches!(given_up.expect("in time"), Trouble::CountShort(_)));
+    assert_eq!(store.0.writes.count(), 0, "its connection is closed");
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_is_silent_does_not_hold_up_the_opening() {
+    let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let url = format!("postgres://receiptd@127.0.0.1:{port}/x?sslmode=disable");
+    let options = PostgresOptions {
+        create_timeout: Duration::from_millis(200),
+        ..PostgresOptions::usual(Migrations::Demand)
+    };
+    let seams = Seams::system();
+    let opened = PostgresStore::open(&url, &seams, options);
+    let opened = tokio::time::timeout(Duration::from_secs(5), opened).await.expect("in time");
+    let refused = opened.expect_err("nobody answers").0;
+    assert!(refused.contains("in time"), "{refused}");
 }
 
 #[tokio::test]

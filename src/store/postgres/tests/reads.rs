@@ -1,5 +1,7 @@
 //! Searches of a load, and reads.
 
+use std::time::Duration;
+
 use super::{
     super::PostgresStore,
     filled, name,
@@ -101,18 +103,85 @@ async fn deliveries_are_read_by_number_and_state() {
     let numbers = |deliveries: Vec<Delivery>| {
         deliveries.iter().map(|delivery| delivery.key.sequence).collect::<Vec<_>>()
     };
-    let oldest = store.oldest_open(&key).await.expect("a read").expect("there is one");
-    assert_eq!(oldest.key.sequence, 2);
+    let keys = [inbox_key("gone"), key.clone()];
+    let oldest = store.oldest_open_of(&keys).await.expect("a read");
+    let oldest = oldest.into_iter().map(|row| row.map(|row| row.key.sequence));
+    assert_eq!(oldest.collect::<Vec<_>>(), [None, Some(2)]);
     let page = store.list_deliveries(&key, 2, &[], 3).await.expect("a read");
-    assert_eq!(numbers(page), [3, 4, 5]);
+    assert_eq!((page.next, numbers(page.deliveries)), (Some(5), vec![3, 4, 5]));
     let states = [DeliveryState::Acked, DeliveryState::InFlight];
     let page = store.list_deliveries(&key, 0, &states, 9).await.expect("a read");
-    assert_eq!(numbers(page), [1, 2]);
+    assert_eq!((page.next, numbers(page.deliveries)), (None, vec![1, 2]));
+    let open = [DeliveryState::InFlight];
+    let page = store.list_deliveries(&key, 0, &open, 9).await.expect("a read");
+    assert_eq!((page.next, numbers(page.deliveries)), (None, vec![2]));
+    let dead = [DeliveryState::Dead];
+    let page = store.list_deliveries(&key, 0, &dead, 1).await.expect("a read");
+    assert_eq!((page.next, numbers(page.deliveries)), (Some(6), vec![6]));
     assert_eq!(numbers(store.list_lost(&key, 0, 9).await.expect("a read")), [6]);
     assert_eq!(store.count_acked(&key, 0, 9).await.expect("a read"), 1);
     assert_eq!(store.count_acked(&key, 1, 9).await.expect("a read"), 0);
     let asked = [3, 99, 1].map(|sequence| delivery_key("queue", sequence));
     assert_eq!(numbers(store.deliveries(&asked).await.expect("a read")), [3, 1]);
+}
+
+#[tokio::test]
+async fn a_rare_state_is_searched_for_in_bounded_steps() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.open().await;
+    let client = database.client().await;
+    let key = inbox_key("queue");
+    let (bucket, account) = (key.account.bucket(), key.account.as_str());
+    let seed = format!(
+        "INSERT INTO receiptd.deliveries
+        SELECT {bucket}, '{account}', 'queue', n, convert_to('op-1', 'UTF8'), 1,
+            CASE WHEN n > 25000 THEN 5 WHEN n = 2 OR n > 12000 THEN 4 ELSE 3 END, 1, n, NULL, NULL,
+            n, NULL, n, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
+        FROM generate_series(1, 25001) n"
+    );
+    client.batch_execute(&seed).await.expect("seeded");
+    let walk = async |states: &[DeliveryState]| {
+        let (mut steps, mut after) = (Vec::new(), 0);
+        loop {
+            let page = store.list_deliveries(&key, after, states, 9).await.expect("a read");
+            steps.push((page.deliveries.len(), page.next));
+            match page.next {
+                Some(next) => after = next,
+                None => return steps,
+            }
+        }
+    };
+    let mixed = [DeliveryState::Pending, DeliveryState::Dead];
+    let steps = [(0, Some(10_000)), (0, Some(20_000)), (1, None)];
+    assert_eq!(walk(&mixed).await, steps);
+    // Of the lost ones 2 is the first, 21,999 the 10,000th.
+    assert_eq!(walk(&[DeliveryState::Dead]).await, [(0, Some(21_999)), (1, None)]);
+    assert_eq!(walk(&[DeliveryState::Pending]).await, [(0, None)], "history costs nothing");
+    assert_eq!(store.count_acked(&key, 12_000, 9).await.expect("a read"), 0);
+    assert_eq!(store.count_acked(&key, 1_990, 20_000).await.expect("a read"), 10_000);
+}
+
+#[tokio::test]
+async fn upkeep_goes_on_while_callers_hold_every_connection() {
+    let Some(database) = Database::new().await else { return };
+    let store =
+        database.open_with(|options| options.wait_timeout = Duration::from_millis(50)).await;
+    let mut held = Vec::new();
+    for (pool, size) in [
+        (&store.0.reads, store.0.options.read_connections),
+        (&store.0.writes, store.0.options.write_connections),
+    ] {
+        for _ in 0..size {
+            held.push(pool.borrow().await.expect("a connection"));
+        }
+    }
+    let key = inbox_key("main");
+    store.inbox(&key).await.expect_err("no connection for callers");
+    store.account_and_now(&key.account).await.expect_err("no connection for callers");
+    store.now().await.expect("the probe");
+    store.due(DueKind::Deliveries, None, 1).await.expect("the sweeper");
+    store.glimpse(&[], &[key]).await.expect("the re-read");
+    store.sweep_batches(Span::hours(1), 1).await.expect("the sweeper");
 }
 
 #[tokio::test]

@@ -166,6 +166,10 @@ CREATE INDEX deliveries_returned ON deliveries (bucket, account, inbox, availabl
     WHERE available_time IS NOT NULL;
 CREATE INDEX deliveries_lost ON deliveries (bucket, account, inbox, sequence)
     WHERE state IN (4, 5);
+-- An inbox's own open deliveries, by number: what is fresh or held costs nothing for its history,
+-- nor for other inboxes.
+CREATE INDEX deliveries_open ON deliveries (bucket, account, inbox, sequence)
+    WHERE due_time IS NOT NULL;
 
 CREATE TABLE audit (
     bucket       INTEGER NOT NULL,

@@ -62,7 +62,17 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND inbox=? AND \
          sequence>?)",
-        &[load::FRESH, query::LIST_DELIVERIES],
+        &[query::LIST_DELIVERIES],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=? AND \
+         sequence>?)",
+        &[load::FRESH, query::LIST_OPEN_DELIVERIES],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_lost (bucket=? AND account=? AND inbox=? AND \
+         sequence>?)",
+        &[query::LIST_LOST_DELIVERIES],
     ),
     (
         "SEARCH deliveries USING INDEX deliveries_returned (bucket=? AND account=? AND \
@@ -70,8 +80,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[load::RETURNED],
     ),
     (
-        "SEARCH deliveries USING INDEX deliveries_due (bucket=? AND due_time>?); USE TEMP \
-         B-TREE FOR ORDER BY",
+        "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=?)",
         &[load::HELD, query::OLDEST_OPEN],
     ),
     (
@@ -132,8 +141,8 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[query::LIST_LOST],
     ),
     (
-        "CO-ROUTINE (subquery-1); SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? \
-         AND inbox=? AND sequence>?); SCAN (subquery-1)",
+        "CO-ROUTINE (subquery-2); CO-ROUTINE (subquery-1); SEARCH deliveries USING PRIMARY KEY \
+         (bucket=? AND account=? AND inbox=? AND sequence>?); SCAN (subquery-1); SCAN (subquery-2)",
         &[query::COUNT_ACKED],
     ),
     ("SEARCH locks USING PRIMARY KEY (bucket=? AND account=? AND target>?)", &[query::LIST_LOCKS]),

@@ -130,19 +130,75 @@ async fn deliveries_are_listed_by_state() {
     };
     let states = [DeliveryState::Acked, DeliveryState::Dead];
     let listed = store.list_deliveries(&key, 1, &states, 2).await.expect("reads");
-    assert_eq!(numbers(listed), [5, 6]);
+    assert_eq!((listed.next, numbers(listed.deliveries)), (Some(6), vec![5, 6]));
     let listed = store.list_deliveries(&key, 0, &[], 10).await.expect("reads");
-    assert_eq!(listed, rows);
+    assert_eq!((listed.next, listed.deliveries), (None, rows));
+    let open = [DeliveryState::InFlight];
+    let listed = store.list_deliveries(&key, 0, &open, 10).await.expect("reads");
+    assert_eq!((listed.next, numbers(listed.deliveries)), (None, vec![4]));
+    let dead = [DeliveryState::Dead];
+    let listed = store.list_deliveries(&key, 0, &dead, 1).await.expect("reads");
+    assert_eq!((listed.next, numbers(listed.deliveries)), (Some(5), vec![5]));
     assert_eq!(numbers(store.list_lost(&key, 2, 10).await.expect("reads")), [5]);
     assert_eq!(store.count_acked(&key, 0, 10).await.expect("counts"), 2);
     assert_eq!(store.count_acked(&key, 0, 1).await.expect("counts"), 1);
-    let oldest = store.oldest_open(&key).await.expect("reads").expect("is there");
-    assert_eq!(oldest.key.sequence, 3, "the oldest number, whatever is due first");
-    assert!(store.oldest_open(&inbox_key("Default")).await.expect("reads").is_none());
+    let keys = [inbox_key("Default"), key];
+    let oldest = store.oldest_open_of(&keys).await.expect("reads");
+    let oldest = oldest.into_iter().map(|row| row.map(|row| row.key.sequence));
+    let oldest: Vec<_> = oldest.collect();
+    assert_eq!(oldest, [None, Some(3)], "the oldest number, whatever is due first");
     let inboxes = store.list_inboxes(&account(), "", 10).await.expect("reads");
     let names: Vec<&str> = inboxes.iter().map(|inbox| inbox.key.inbox.as_str()).collect();
     assert_eq!(names, ["Default", "default"]);
     assert_eq!(store.list_inboxes(&account(), "Default", 1).await.expect("reads").len(), 1);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_rare_state_is_searched_for_in_bounded_steps() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let rows = vec![
+        ended("default", 1, DeliveryState::Acked),
+        ended("default", 2, DeliveryState::Expired),
+        ended("default", 25_001, DeliveryState::Dead),
+    ];
+    store_deliveries(&store, full_inbox("default"), rows).await;
+    let copy = |from: i64, first: i64, last: i64| {
+        let copy = format!(
+            "CREATE TEMP TABLE copied AS SELECT * FROM deliveries WHERE sequence = {from};
+             WITH RECURSIVE n(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n WHERE n < {last})
+             INSERT INTO deliveries SELECT bucket, account, inbox, n.n, operation_id,
+                outcome_version, state, attempt, queue_time, available_time, ack_deadline,
+                expire_time, due_time, end_time, last_failure_time, consumer, consumer_epoch,
+                returns, lock_target, ack_time, ack_attempt, ack_subject, ack_consumer, ack_hash
+             FROM copied, n;
+             DROP TABLE copied"
+        );
+        place.stranger().execute_batch(&copy).expect("copies");
+    };
+    copy(1, 3, 12_000);
+    copy(2, 12_001, 25_000);
+    let key = inbox_key("default");
+    let walk = async |states: &[DeliveryState]| {
+        let (mut steps, mut after) = (Vec::new(), 0);
+        loop {
+            let page = store.list_deliveries(&key, after, states, 9).await.expect("reads");
+            steps.push((page.deliveries.len(), page.next));
+            match page.next {
+                Some(next) => after = next,
+                None => return steps,
+            }
+        }
+    };
+    let mixed = [DeliveryState::Pending, DeliveryState::Dead];
+    let steps = [(0, Some(10_000)), (0, Some(20_000)), (1, None)];
+    assert_eq!(walk(&mixed).await, steps);
+    // Of the lost ones 2 is the first, 21,999 the 10,000th.
+    assert_eq!(walk(&[DeliveryState::Dead]).await, [(0, Some(21_999)), (1, None)]);
+    assert_eq!(walk(&[DeliveryState::Pending]).await, [(0, None)], "history costs nothing");
+    assert_eq!(store.count_acked(&key, 12_000, 9).await.expect("counts"), 0);
+    assert_eq!(store.count_acked(&key, 1_990, 20_000).await.expect("counts"), 10_000);
     store.close().await;
 }
 

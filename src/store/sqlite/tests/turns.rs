@@ -111,6 +111,26 @@ async fn a_batch_is_settled_by_its_row() {
 }
 
 #[tokio::test]
+async fn a_settled_batch_never_commits_even_if_settling_changed_nothing() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let nothing = transaction(store.seams(), account_needed(), |_| "nothing");
+    let batch = nothing.batch.clone();
+    let settled = store.settle(nothing).await.expect("settles");
+    let Settled::RunAgain(committed) = settled else { panic!("{settled:?}") };
+    assert_eq!((committed.value, committed.touches.commits), ("nothing", 1));
+    let mut late = transaction(store.seams(), account_needed(), |world| {
+        world.put_account(account_row(1)).expect("loaded");
+    });
+    late.batch = batch;
+    let refused = store.transact(late).await;
+    assert!(matches!(refused, Err(TransactError::Conflict(_))), "{refused:?}");
+    assert_eq!(store.account(&account()).await.expect("reads"), None);
+    assert_eq!(count_batches(&store).await, 1);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn the_offset_moves_the_clock_of_a_turn() {
     let seams = simulated(5);
     let place = Place::new(seams.clone());
