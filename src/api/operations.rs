@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -10,6 +11,7 @@ use super::{
     auth::{self, Permission, Principal},
     caller,
     convert::{self, Identity, operations, times},
+    deadline::AnswerBy,
     status::Refused,
     unexpected,
 };
@@ -35,10 +37,11 @@ impl OperationService for Api {
         &self,
         request: Request<proto::SubmitOperationRequest>,
     ) -> Result<Response<proto::SubmitOperationResponse>, Status> {
+        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
         let answer = async {
             let caller = auth::principal(&request)?;
-            let (metadata, _, request) = request.into_parts();
-            self.submit(&caller, request, &metadata).await
+            let request = request.into_inner();
+            self.submit(&caller, request, answer_by).await
         };
         self.answer(answer.await)
     }
@@ -47,10 +50,11 @@ impl OperationService for Api {
         &self,
         request: Request<proto::BatchSubmitOperationsRequest>,
     ) -> Result<Response<proto::BatchSubmitOperationsResponse>, Status> {
+        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
         let answer = async {
             let caller = auth::principal(&request)?;
-            let (metadata, _, request) = request.into_parts();
-            self.batch_submit(caller, request.requests, &metadata).await
+            let request = request.into_inner();
+            self.batch_submit(caller, request.requests, answer_by).await
         };
         self.answer(answer.await)
     }
