@@ -6,7 +6,7 @@
 
 mod tls;
 
-use std::{io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -94,7 +94,7 @@ impl Server {
         let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
         let store = open_store(store, &config, &seams).await?;
         let settings = EngineSettings { lanes: config.lanes };
-        let engine = Engine::start(store, config.policy.to_policy(), settings, seams);
+        let engine = Engine::start(store, config.policy.clone(), settings, seams);
         Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
     }
 
@@ -268,7 +268,6 @@ pub async fn open_store(
 ) -> Result<Store, OpenError> {
     match store.location() {
         StoreLocation::Sqlite(path) => {
-            make_folder(path)?;
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
@@ -279,14 +278,6 @@ pub async fn open_store(
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
     }
-}
-
-fn make_folder(path: &Path) -> Result<(), OpenError> {
-    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
-        return Ok(());
-    };
-    std::fs::create_dir_all(folder)
-        .map_err(|error| OpenError(format!("cannot make {}: {error}", folder.display())))
 }
 
 async fn probe_until(

@@ -9,8 +9,11 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, option_span_text, store_url::TypedStoreUrl},
-    domain::{ids::Span, spans::parse_span},
+    config::{Config, Loaded, store_url::TypedStoreUrl},
+    domain::{
+        ids::Span,
+        spans::{option_span_text, parse_span},
+    },
     telemetry::process::LogFormat,
 };
 
