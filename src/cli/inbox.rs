@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     EXIT_FAILURE, EXIT_USAGE, Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat, call_failed},
+    connection::{ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat, call_failed, change_failed},
     json,
     output::{delivery_word, list, note, say, say_as, state_word, time},
 };
@@ -33,7 +33,12 @@ Examples:
   receiptd inbox ack default 17 18 19
   receiptd inbox list
   receiptd inbox list default
-";
+
+Exit codes:
+  0  done
+  1  anything that has no other code, also a number that the inbox never had
+  2  wrong arguments, or the request is not valid
+  5  it is not known whether the acks arrived: ack the same numbers again";
 
 /// How long the acks of what was printed may take at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -145,14 +150,17 @@ async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
         _ = tokio::signal::ctrl_c() => Ok(()),
         end = print_news(&mut reader, args) => end,
     };
-    if args.ack && !reader.flush(FLUSH_LIMIT).await {
-        note("some results were printed and not acked; they come again");
+    let acked = !args.ack || reader.flush(FLUSH_LIMIT).await;
+    if !acked {
+        note(
+            "it is not known whether the acks of some printed results arrived; they may come again",
+        );
     }
     let state = reader.close().await;
     if !state.resume_token.is_empty() {
         note(format!("go on with: --resume-token {}", state.resume_token));
     }
-    end.map(|()| ExitCode::SUCCESS)
+    end.map(|()| if acked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNKNOWN) })
 }
 
 /// Prints until the end that was asked for.
@@ -359,7 +367,8 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
         .map(|sequence| AckTarget { inbox: args.inbox.clone(), sequence: *sequence })
         .collect();
     let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
-    let answer = client.ack(request).await.map_err(|failure| call_failed(&failure))?;
+    let again = "Run the same command again: an ack may be repeated.";
+    let answer = client.ack(request).await.map_err(|failure| change_failed(&failure, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("ACK_OUTCOME_");
         vec![result.sequence.to_string(), word.to_owned()]
