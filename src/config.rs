@@ -53,6 +53,13 @@ pub struct Config {
     pub lanes: usize,
     /// Connections to PostgreSQL: one per lane, and some for reads beside them.
     pub pool_size: usize,
+    /// Connections to the gRPC listener at once: each costs a file descriptor and tens of KiB, so
+    /// that these fit into the memory of a small machine and into a usual limit of descriptors.
+    /// Whatever comes on top waits in the kernel's queue.
+    pub connections_max: usize,
+    /// Streams and watches of one account at once, on this server: many times what the editors of
+    /// a large team hold open, and few enough that one account can't take the memory of all.
+    pub account_streams_max: usize,
     /// How often what is due is looked for, and what waits is re-read: a lost hint costs at most
     /// this long.
     #[serde(with = "span_text")]
@@ -82,6 +89,8 @@ pub struct Config {
 const BODY_BYTES_LIMIT: usize = 3 * 1024 * 1024;
 /// More lanes than this only fight over the store.
 const LANES_LIMIT: usize = 64;
+/// More connections than this need more than one process.
+const CONNECTIONS_LIMIT: usize = 1_000_000;
 /// PostgreSQL allows 100 connections by default, for all replicas together.
 const POOL_LIMIT: usize = 100;
 
@@ -99,6 +108,8 @@ impl Default for Config {
             log_format: LogFormat::Auto,
             lanes: 2,
             pool_size: 8,
+            connections_max: 10_000,
+            account_streams_max: 1_000,
             sweep_interval: Span::seconds(1),
             heartbeat: Span::seconds(20),
             write_stall: Span::seconds(30),
@@ -148,6 +159,12 @@ impl Config {
                 "pool_size must be more than lanes ({}), and at most {POOL_LIMIT}",
                 self.lanes
             ));
+        }
+        if self.connections_max < 1 || self.account_streams_max < 1 {
+            return Err("connections_max and account_streams_max must be at least 1".to_owned());
+        }
+        if self.connections_max > CONNECTIONS_LIMIT {
+            return Err(format!("connections_max must be at most {CONNECTIONS_LIMIT}"));
         }
         if self.tls_cert.is_some() != self.tls_key.is_some() {
             return Err("tls_cert and tls_key come together".to_owned());

@@ -261,7 +261,8 @@ async fn a_full_inbox_tells_its_limit_and_when_a_slot_is_free() {
     let mut operations = OperationServiceClient::new(channel(&hosted).await);
     let first = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
     let first = first.expect("applied").into_inner().deliveries.remove(0);
-    let expires = first.expire_time.expect("a time").to_string();
+    // Told in milliseconds.
+    let expires = first.expire_time.expect("a time").to_string()[..23].to_owned() + "Z";
     let refused = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
     let refused = refused.expect_err("no slot");
     let info = refused.get_details_error_info().expect("an ErrorInfo");
@@ -279,6 +280,58 @@ async fn a_full_inbox_tells_its_limit_and_when_a_slot_is_free() {
     let Some(Item::Error(error)) = item else { panic!("{item:?}") };
     assert_eq!(error.metadata.get("earliest_release"), Some(&expires));
     assert!(error.retry_delay.is_some());
+}
+
+#[tokio::test]
+async fn an_account_has_a_bounded_number_of_streams_and_watches() {
+    let config = Config { account_streams_max: 1, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let channel = channel(&hosted).await;
+    let mut operations = OperationServiceClient::new(channel.clone());
+    let mut inboxes = InboxServiceClient::new(channel);
+    let id = fresh_id();
+    operations.submit_operation(append(&id, "notes/a")).await.expect("applied");
+    let stream = |inbox: &str| proto::StreamDeliveriesRequest {
+        inbox: inbox.to_owned(),
+        ..Default::default()
+    };
+    let first = inboxes.stream_deliveries(stream("default")).await.expect("opens");
+    let watch = proto::WatchOperationRequest { operation_id: id, ..Default::default() };
+    let watched = operations.watch_operation(watch).await.map(drop);
+    let streamed = inboxes.stream_deliveries(stream("other")).await.map(drop);
+    for refused in [watched, streamed] {
+        let refused = refused.expect_err("no place");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        let info = refused.get_details_error_info().expect("an ErrorInfo");
+        assert_eq!((info.reason.as_str(), info.metadata["limit"].as_str()), ("ACCOUNT_QUOTA", "1"));
+    }
+    let inbox = proto::GetInboxRequest { inbox: "other".to_owned() };
+    let absent = inboxes.get_inbox(inbox).await.expect_err("nothing was opened");
+    assert_eq!(absent.code(), Code::NotFound);
+    drop(first);
+    // The server learns of the end a little later.
+    let opens = async {
+        while inboxes.stream_deliveries(stream("other")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), opens).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn what_finds_no_place_among_the_connections_waits_for_one() {
+    let config = Config { connections_max: 1, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let first = channel(&hosted).await;
+    let mut operations = OperationServiceClient::new(first.clone());
+    operations.submit_operation(append(&fresh_id(), "notes/a")).await.expect("applied");
+    let mut second = OperationServiceClient::new(channel(&hosted).await);
+    let mut waiting = std::pin::pin!(second.submit_operation(append(&fresh_id(), "notes/a")));
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(early.is_err(), "there is one place");
+    drop((first, operations));
+    let late = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+    late.expect("the place is free again").expect("applied");
 }
 
 #[tokio::test]

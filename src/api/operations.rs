@@ -12,6 +12,7 @@ use super::{
     caller,
     convert::{self, Identity, operations, times},
     deadline::AnswerBy,
+    places::Placed,
     status::Refused,
     unexpected,
 };
@@ -31,7 +32,8 @@ const BATCH_MAX: usize = 100;
 
 #[tonic::async_trait]
 impl OperationService for Api {
-    type WatchOperationStream = ReceiverStream<Result<proto::WatchOperationResponse, Status>>;
+    type WatchOperationStream =
+        Placed<ReceiverStream<Result<proto::WatchOperationResponse, Status>>>;
 
     async fn submit_operation(
         &self,
@@ -103,9 +105,10 @@ impl OperationService for Api {
     ) -> Result<Response<Self::WatchOperationStream>, Status> {
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
+            let place = self.place(&caller)?;
             let request = request.into_inner();
             let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
-            self.watch(&caller, identity.key(&caller.account)).await
+            Ok(place.hold(self.watch(&caller, identity.key(&caller.account)).await?))
         };
         self.answer(answer.await)
     }
