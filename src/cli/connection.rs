@@ -175,6 +175,17 @@ pub fn parse_mint_time(text: &str) -> Result<i64, String> {
         .map_err(|_| "neither RFC 3339 nor milliseconds since 1970".to_owned())
 }
 
+/// Reads how many lines a list may have.
+///
+/// # Errors
+/// A sentence for the person who typed it.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        Ok(_) | Err(_) => Err("must be a number from 1 on".to_owned()),
+    }
+}
+
 /// The exit code of a state.
 pub fn exit_of_state(state: State) -> ExitCode {
     ExitCode::from(match state {
