@@ -9,6 +9,8 @@ mod commands;
 mod memory;
 #[path = "support/postgres.rs"]
 mod postgres;
+#[path = "support/rows.rs"]
+mod rows;
 #[path = "support/steps.rs"]
 mod steps;
 
@@ -20,7 +22,7 @@ use std::{
     },
 };
 
-use commands::{Instruction, account, ack, append, cancel, inbox, offer, open, operation, target};
+use commands::{Instruction, ack, append, cancel, inbox, offer, open, operation, target};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -29,9 +31,7 @@ use proptest::{
 use receiptd::{
     domain::{
         command::{Command, Intention},
-        delivery::DeliveryState,
         ids::{MintTime, Span, Timestamp},
-        operation::OperationKey,
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{
@@ -146,33 +146,8 @@ async fn take(model: &mut Model, subjects: &[Subject], step: &Step) {
 
 /// Every row of the model stands in the stores, and the stores dump alike.
 async fn compare(model: &Model, subjects: &[Subject]) {
-    let keys: Vec<OperationKey> = model.memory.operations.keys().cloned().collect();
     for subject in subjects {
-        let store = subject.engine.store();
-        for (key, found) in keys.iter().zip(store.look_up(&keys).await.expect("reads")) {
-            assert_eq!(found.operation.as_ref(), model.memory.operations.get(key));
-            let rows = store.list_audit(key, 0, 1_000).await.expect("reads");
-            let expected = model.memory.audit.iter().filter(|row| row.key == *key).cloned();
-            assert_eq!(rows, expected.collect::<Vec<_>>());
-        }
-        for (key, expected) in &model.memory.documents {
-            assert_eq!(store.document(key).await.expect("reads").as_ref(), Some(expected));
-        }
-        for (key, expected) in &model.memory.inboxes {
-            assert_eq!(store.inbox(key).await.expect("reads").as_ref(), Some(expected));
-            let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads");
-            let expected: Vec<_> = model.memory.deliveries_of(key).cloned().collect();
-            assert_eq!(rows, expected);
-            let lost = [DeliveryState::Expired, DeliveryState::Dead];
-            let rows = store.list_lost(key, 0, 1_000).await.expect("reads");
-            let is_lost = |row: &&_| -> bool {
-                let row: &receiptd::domain::delivery::Delivery = row;
-                lost.contains(&row.state)
-            };
-            assert_eq!(rows, expected.iter().filter(is_lost).cloned().collect::<Vec<_>>());
-        }
-        let locks = store.list_locks(&account(), "", 1_000).await.expect("reads");
-        assert_eq!(locks, model.memory.locks.values().cloned().collect::<Vec<_>>());
+        rows::compare_rows(&model.memory, subject.engine.store()).await;
     }
     let mut dumps = Vec::new();
     for subject in subjects {

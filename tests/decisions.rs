@@ -221,6 +221,19 @@ fn a_deleted_document_leaves_a_marker_and_its_revisions_are_never_used_again() {
 }
 
 #[test]
+fn a_record_answers_long_after_its_id_could_be_accepted() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    let first = submitted(&mut memory, append("first", now));
+    memory.advance(Span::days(29));
+    let replay = submitted(&mut memory, append("first", now));
+    assert_eq!((replay.origin, &replay.operation), (Origin::Replayed, &first.operation));
+    let late = refused(&mut memory, &append("second", now).command());
+    assert!(matches!(late, Refusal::AdmissionClosed { .. }), "{late:?}");
+    assert_eq!(text(&memory, "d"), "x\n");
+}
+
+#[test]
 fn validate_only_changes_nothing() {
     let mut memory = Memory::new(Policy::default());
     let now = memory.now;
@@ -503,6 +516,44 @@ fn a_result_goes_straight_to_the_one_stream_that_waits_for_it() {
     assert_eq!(offered(&mut memory, "other", other, 5), [(5, 1)]);
     submitted(&mut memory, append("6", now));
     assert!(memory.handed.is_empty(), "two consumers share: an offer decides");
+}
+
+#[test]
+fn no_lock_is_held_where_no_document_row_guards_it() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    let delete = Instruction {
+        action: "document.delete".into(),
+        arguments: "{}".into(),
+        ..append("delete", now).until_acked()
+    };
+    let rejected = submitted(&mut memory, delete);
+    assert_eq!(rejected.operation.state, OperationState::Rejected);
+    assert!(memory.locks.is_empty() && memory.documents.is_empty());
+    // A rejection on a document that exists does hold its target until it is acked.
+    submitted(&mut memory, append("create", now));
+    submitted(&mut memory, append("stale", now).until_acked().expecting(7));
+    assert_eq!(
+        memory.locks[&target("d")].holder.as_ref().expect("held").operation_id.as_str(),
+        "stale"
+    );
+}
+
+#[test]
+fn acks_without_a_stream_leave_no_history_to_walk() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    for number in 1..=5 {
+        submitted(&mut memory, append(&number.to_string(), now));
+    }
+    acked(&mut memory, "default", &[1, 2, 3, 4]);
+    assert_eq!(memory.inboxes[&inbox("default")].offered, 0, "5 is still fresh");
+    acked(&mut memory, "default", &[5]);
+    assert_eq!(memory.inboxes[&inbox("default")].offered, 5);
+    let epoch = opened(&mut memory, "c", 5);
+    memory.attached.insert(inbox("default"), Attached { consumer: consumer("c"), epoch, room: 5 });
+    submitted(&mut memory, append("6", now));
+    assert_eq!(memory.handed.len(), 1, "and results go straight to a stream at once");
 }
 
 #[test]

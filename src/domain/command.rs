@@ -71,6 +71,13 @@ pub struct AckTarget {
     pub sequence: i64,
 }
 
+/// What a command's rows weigh in the limit of a batch, in bytes.
+const ROW_WEIGHT: usize = 1_024;
+/// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
+/// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB, and the
+/// worst case stays at 200 documents of the policy's largest size.
+const BODY_WEIGHT: usize = 38 * 1_024;
+
 /// Everything that changes state goes through one of these.
 #[derive(Debug, Clone)]
 pub enum Command {
@@ -191,18 +198,39 @@ impl Command {
     pub fn claim(&self) -> Option<&OperationKey> {
         match self {
             Command::Submit(submit) => Some(&submit.key),
-            _ => None,
+            Command::Cancel { .. }
+            | Command::Ack { .. }
+            | Command::Open { .. }
+            | Command::Offer { .. }
+            | Command::Close { .. }
+            | Command::ReleaseLock { .. }
+            | Command::SweepDelivery { .. }
+            | Command::SweepOperation { .. }
+            | Command::SweepLock { .. }
+            | Command::SweepInbox { .. }
+            | Command::FoldReplays { .. } => None,
         }
     }
 
     /// Bytes it brings along, for the limit of a batch.
     pub fn weight(&self) -> usize {
         match self {
-            // A document's body is loaded and stored beside the arguments; its size is not known
-            // here, and bounded by the policy.
-            Command::Submit(submit) => 1_024 + submit.intent.arguments.len(),
-            Command::Ack { targets, .. } => 64 * targets.len(),
-            _ => 256,
+            Command::Submit(submit) => {
+                let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
+                ROW_WEIGHT + body + submit.intent.arguments.len()
+            }
+            Command::Ack { targets, .. } => ROW_WEIGHT + 64 * targets.len(),
+            // These may start waiters, which read their document.
+            Command::ReleaseLock { .. }
+            | Command::SweepDelivery { .. }
+            | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
+            Command::Cancel { .. }
+            | Command::Open { .. }
+            | Command::Offer { .. }
+            | Command::Close { .. }
+            | Command::SweepOperation { .. }
+            | Command::SweepInbox { .. }
+            | Command::FoldReplays { .. } => ROW_WEIGHT,
         }
     }
 

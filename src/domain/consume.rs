@@ -60,12 +60,16 @@ fn set_due(inbox: &mut Inbox) {
     inbox.due_time = inbox.consumers.iter().map(|consumer| consumer.lease_time).min();
 }
 
-/// Returns deliveries of a stream that ended. Asks for all their operations at once.
+/// Returns deliveries of a stream that ended. Asks at once for all their operations, and for what
+/// the locks of those that end here will need.
 fn give_back_all(world: &mut World, held: &[DeliveryKey]) -> Decided<()> {
     let mut missing = Missing::default();
     for key in held {
         if let Some(Some(delivery)) = missing.note(world.delivery(key)) {
             missing.note(world.operation(&delivery.operation_key(), Access::Write));
+            if deliver::is_last(world, delivery) {
+                deliver::ask_release(world, delivery, &mut missing)?;
+            }
         }
     }
     missing.check()?;

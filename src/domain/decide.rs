@@ -95,6 +95,11 @@ impl Missing {
         }
     }
 
+    /// Whether nothing was missing so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Fails if anything was missing.
     pub(super) fn check(self) -> Result<(), Unloaded> {
         if self.0.is_empty() { Ok(()) } else { Err(Unloaded(self.0)) }

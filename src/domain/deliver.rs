@@ -29,7 +29,7 @@ pub(super) fn ack(
 ) -> Decided<Reply> {
     let mut missing = Missing::default();
     for target in targets {
-        ask(world, &target.key(account), &mut missing);
+        ask(world, &target.key(account), &mut missing)?;
     }
     missing.check()?;
     let mut results = Vec::with_capacity(targets.len());
@@ -41,16 +41,25 @@ pub(super) fn ack(
 }
 
 /// Asks for everything the ack of one delivery will touch, so that a long list needs few batches.
-fn ask(world: &World, key: &DeliveryKey, missing: &mut Missing) {
-    let Some(Some(delivery)) = missing.note(world.delivery(key)) else { return };
+fn ask(world: &World, key: &DeliveryKey, missing: &mut Missing) -> Decided<()> {
+    let Some(Some(delivery)) = missing.note(world.delivery(key)) else { return Ok(()) };
     let leaves_row = delivery.attempt > 1 || delivery.lock_target.is_some();
     let late = matches!(delivery.state, DeliveryState::Expired | DeliveryState::Dead);
     if (delivery.state.is_open() && leaves_row) || (late && delivery.ack.is_none()) {
         missing.note(world.operation(&delivery.operation_key(), Access::Write));
     }
-    if let Some(target) = delivery.lock_target.clone().filter(|_| delivery.state.is_open()) {
-        missing.note(world.waiters(&TargetKey { account: key.inbox.account.clone(), target }));
-    }
+    if delivery.state.is_open() { ask_release(world, delivery, missing) } else { Ok(()) }
+}
+
+/// Asks for what the end of a delivery will need for its lock, if it holds one.
+pub(super) fn ask_release(
+    world: &World,
+    delivery: &Delivery,
+    missing: &mut Missing,
+) -> Decided<()> {
+    let Some(target) = delivery.lock_target.clone() else { return Ok(()) };
+    let account = delivery.key.inbox.account.clone();
+    release::ask(world, &TargetKey { account, target }, missing)
 }
 
 fn ack_one(
@@ -145,6 +154,10 @@ pub(super) fn end(
         DeliveryState::Dead => inbox.dead_total += 1,
         DeliveryState::Pending | DeliveryState::InFlight => {}
     }
+    if inbox.pending == inbox.returned {
+        // Nothing fresh is left: no later search has to walk what has ended.
+        inbox.offered = inbox.last_sequence();
+    }
     let lock_target = delivery.lock_target.clone();
     let ended = Delivery {
         state,
@@ -226,6 +239,11 @@ pub(super) enum Why {
     StreamEnded,
     /// Its ack deadline passed.
     DeadlineMissed,
+}
+
+/// Whether an attempt that ends now is the delivery's last.
+pub(super) fn is_last(world: &World, delivery: &Delivery) -> bool {
+    delivery.expire_time <= world.now() || delivery.attempt >= world.policy().retry_budget
 }
 
 /// Ends an attempt: the delivery is pending again, or expired, or dead. Returns the state after.

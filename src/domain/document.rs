@@ -15,6 +15,7 @@ use super::{
     json,
     lock::TargetKey,
     operation::{Rejection, RejectionReason},
+    patch,
 };
 
 /// Edits of one `document.splice` at most (contract section 5).
@@ -209,6 +210,10 @@ fn read<T: serde::de::DeserializeOwned>(intent: &Intent) -> Result<T, Invalid> {
             "intent.content_type",
             format!("{} takes {JSON} only", intent.action),
         ));
+    }
+    // serde would also take an array for a struct, by the order of its fields.
+    if intent.arguments.trim_ascii_start().first() != Some(&b'{') {
+        return Err(wrong(format!("must be a JSON object for {}", intent.action)));
     }
     serde_json::from_slice(&intent.arguments).map_err(|error| {
         // The place is safe to tell; the value is not (no argument in an error).
@@ -408,12 +413,7 @@ fn new_content(
         }
         DocumentAction::JsonPatch(patch) => {
             let mut value = old_json(live)?;
-            json_patch::patch(&mut value, patch).map_err(|error| {
-                rejected(
-                    RejectionReason::PatchFailed,
-                    format!("operation {} of the patch does not apply", error.operation),
-                )
-            })?;
+            patch::apply(&mut value, patch, size_max)?;
             (old_type(), Bytes::from(value.to_string()))
         }
         DocumentAction::MergePatch(patch) => {
@@ -648,6 +648,9 @@ mod tests {
             ("document.json_patch", r#"{"patch":[]}"#),
             ("document.merge_patch", "{}"),
             ("document.delete", "[]"),
+            ("document.splice", r#"[[[0,0,"x"]]]"#),
+            ("document.put", r#"["x",null,null]"#),
+            ("document.append", r#"["x",null]"#),
         ] {
             assert!(!invalid(name, arguments).is_empty(), "{name} {arguments}");
         }

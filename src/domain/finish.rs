@@ -12,7 +12,7 @@ use super::{
     inbox::Inbox,
     intent::LockMode,
     lock::{Holder, Lock},
-    operation::{Operation, Outcome},
+    operation::{Operation, Outcome, RejectionReason},
     world::{World, needs::Body},
 };
 
@@ -104,7 +104,7 @@ fn queue(
         lock_target: None,
         ack: None,
     };
-    if operation.lock_mode == LockMode::UntilAcked && began(operation) {
+    if operation.lock_mode == LockMode::UntilAcked && holds(world, operation)? {
         delivery.lock_target = Some(operation.target.clone());
     }
     inbox.reserved = (inbox.reserved - 1).max(0);
@@ -127,15 +127,16 @@ fn queue(
     Ok(Some(delivery))
 }
 
-/// Whether the operation got as far as its target: only then can it hold the lock.
-fn began(operation: &Operation) -> bool {
-    match &operation.outcome {
+/// Whether an operation with UNTIL_ACKED holds its target beyond its end: it got as far as the
+/// target, and there is a document row. The row is what guards its lock; without one there is
+/// nothing that others could change under the reader's eyes.
+fn holds(world: &World, operation: &Operation) -> Decided<bool> {
+    let began = match &operation.outcome {
         Some(Outcome::Applied(_)) => true,
-        Some(Outcome::Rejected(rejection)) => {
-            rejection.reason != super::operation::RejectionReason::StartDeadline
-        }
+        Some(Outcome::Rejected(rejection)) => rejection.reason != RejectionReason::StartDeadline,
         Some(Outcome::Cancelled { .. }) | None => false,
-    }
+    };
+    Ok(began && world.document(&operation.target_key(), Body::Omit)?.is_some())
 }
 
 /// Whether the next delivery can go straight to the one stream that reads the inbox: it is served

@@ -25,6 +25,7 @@ pub mod intent;
 pub mod json;
 pub mod lock;
 pub mod operation;
+mod patch;
 pub mod policy;
 pub mod record;
 pub mod recovery;

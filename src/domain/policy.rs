@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ids::Span, spans::span_text};
+use super::{ids::Span, spans::span_text, world::needs::HELD_MAX};
 
 /// Everything time or size decides, as in force for one account; also a table of the settings.
 ///
@@ -46,7 +46,7 @@ pub struct Policy {
     pub inbox_slots: i64,
     /// Inboxes of an account.
     pub inboxes_max: i64,
-    /// Results in flight per inbox.
+    /// Results in flight per inbox, at most 1,000: what one takeover returns at once.
     pub in_flight_max: i64,
     /// Arguments of one operation.
     pub arguments_bytes_max: usize,
@@ -139,8 +139,11 @@ impl Policy {
         if !(1..=INBOX_SLOTS_LIMIT).contains(&self.inbox_slots) {
             return Err(format!("inbox_slots must be 1 to {INBOX_SLOTS_LIMIT}"));
         }
-        if self.inboxes_max < 1 || self.in_flight_max < 1 {
-            return Err("inboxes_max and in_flight_max must be at least 1".to_owned());
+        if self.inboxes_max < 1 {
+            return Err("inboxes_max must be at least 1".to_owned());
+        }
+        if !(1..=HELD_MAX).contains(&self.in_flight_max) {
+            return Err(format!("in_flight_max must be 1 to {HELD_MAX}"));
         }
         Ok(())
     }

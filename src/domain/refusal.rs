@@ -263,7 +263,33 @@ impl Refusal {
     pub fn outcome(&self) -> RefusalOutcome {
         match self {
             Refusal::CommitUnknown => RefusalOutcome::Unknown,
-            _ => RefusalOutcome::NoEffect,
+            Refusal::Invalid(_)
+            | Refusal::UnknownAction { .. }
+            | Refusal::PayloadTooLarge { .. }
+            | Refusal::IntentMismatch { .. }
+            | Refusal::ClockSkew { .. }
+            | Refusal::AdmissionClosed { .. }
+            | Refusal::EvidenceExpired { .. }
+            | Refusal::InboxFull { .. }
+            | Refusal::AccountQuota { .. }
+            | Refusal::TargetLocked { .. }
+            | Refusal::NoSuchOperation { .. }
+            | Refusal::NoSuchInbox
+            | Refusal::NoSuchDocument
+            | Refusal::NoSuchLock
+            | Refusal::StreamSuperseded
+            | Refusal::SlowConsumer
+            | Refusal::ResumeTokenInvalid(_)
+            | Refusal::InboxRecreated
+            | Refusal::StoreEpochChanged
+            | Refusal::RateLimited { .. }
+            | Refusal::StoreUnavailable { .. }
+            | Refusal::Draining { .. }
+            | Refusal::IdentityHeld { .. }
+            | Refusal::Internal
+            | Refusal::CredentialsMissing
+            | Refusal::CredentialsInvalid
+            | Refusal::PermissionMissing { .. } => RefusalOutcome::NoEffect,
         }
     }
 
@@ -283,7 +309,27 @@ impl Refusal {
                 Some(wait.clamp(Span::millis(100), Span::minutes(1)))
             }
             Refusal::CommitUnknown => Some(Span::seconds(1)),
-            _ => None,
+            Refusal::Invalid(_)
+            | Refusal::UnknownAction { .. }
+            | Refusal::PayloadTooLarge { .. }
+            | Refusal::IntentMismatch { .. }
+            | Refusal::ClockSkew { .. }
+            | Refusal::AdmissionClosed { .. }
+            | Refusal::EvidenceExpired { .. }
+            | Refusal::AccountQuota { .. }
+            | Refusal::NoSuchOperation { .. }
+            | Refusal::NoSuchInbox
+            | Refusal::NoSuchDocument
+            | Refusal::NoSuchLock
+            | Refusal::StreamSuperseded
+            | Refusal::SlowConsumer
+            | Refusal::ResumeTokenInvalid(_)
+            | Refusal::InboxRecreated
+            | Refusal::StoreEpochChanged
+            | Refusal::Internal
+            | Refusal::CredentialsMissing
+            | Refusal::CredentialsInvalid
+            | Refusal::PermissionMissing { .. } => None,
         }
     }
 

@@ -83,18 +83,19 @@ pub(super) fn release(world: &mut World, target: &TargetKey, holder: &OperationI
 }
 
 /// Starts waiters of a lock that nobody holds, until one of them holds it or none is left; at
-/// most as many as the search found. The rest follows at once in the next batch.
+/// most as many as the search found and as are loaded. The rest follows at once in the next batch.
 pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -> Decided<()> {
     if lock.waiting == 0 {
         world.put_lock(target, None)?;
         return Ok(());
     }
     let starts = prepare(world, target)?;
+    let found_some = !starts.is_empty();
     let mut lock = Lock { due_time: world.now(), ..lock };
     world.put_lock(target, Some(lock.clone()))?;
     for (operation, action) in starts {
         lock.waiting -= 1;
-        if let Some(held) = start(world, operation, &action)? {
+        if let Some(held) = start(world, operation, action.as_ref())? {
             lock = Lock { waiting: lock.waiting, ..held };
             break;
         }
@@ -103,38 +104,61 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
         (None, ..=0) => world.put_lock(target, None)?,
         (None, _) => {
             world.put_lock(target, Some(lock))?;
-            world.follow_up(Command::SweepLock { target: target.clone() });
+            // A count without waiters would be a bug; the sweeper's pace is enough for it.
+            if found_some {
+                world.follow_up(Command::SweepLock { target: target.clone() });
+            }
         }
         (Some(_), _) => world.put_lock(target, Some(lock))?,
     }
     Ok(())
 }
 
-/// The waiters with everything their start needs; whatever is missing is asked for at once.
-fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<(Operation, DocumentAction)>> {
+/// A waiter, and what it is to do; absent if this release does not accept its arguments any more.
+type Start = (Operation, Option<DocumentAction>);
+
+/// Notes what a release of the target's lock will need, as far as it can be seen by now, so that
+/// several releases in one step need no more batches than one.
+pub(super) fn ask(world: &World, target: &TargetKey, missing: &mut Missing) -> Decided<()> {
+    missing.note_decided(prepare(world, target))?;
+    Ok(())
+}
+
+/// The first waiters, in order, with everything their start needs. Those behind one that is not
+/// loaded are left out: others may join the queue in every batch, and must not put off the first
+/// for ever. If not even the first is loaded, everything that is missing is asked for at once.
+fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<Start>> {
     let mut missing = Missing::default();
-    let mut operations = Vec::new();
-    for key in world.waiters(target)? {
-        let operation = missing.note(world.operation(&key, Access::Write)).flatten();
-        operations.extend(operation.cloned());
-    }
     missing.note(world.document(target, Body::Load));
+    let document_is_loaded = missing.is_empty();
     let mut starts = Vec::new();
-    for operation in operations {
-        if let Some(inbox) = operation.inbox_key() {
-            missing.note(world.inbox(&inbox));
-        }
-        if let Some(arguments) = missing.note(world.arguments(&operation)) {
-            let action = stored_action(&operation, arguments)?;
-            starts.push((operation, action));
+    for key in world.waiters(target)? {
+        match prepare_one(world, &key, &mut missing)? {
+            Some(start) if missing.is_empty() => starts.push(start),
+            Some(_) | None => {}
         }
     }
-    missing.check()?;
+    if starts.is_empty() || !document_is_loaded {
+        missing.check()?;
+    }
     Ok(starts)
 }
 
-/// The action of a stored operation: its bytes were parsed once before they were stored.
-fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Decided<DocumentAction> {
+/// A waiter with everything its start needs; `None` after noting what is missing.
+fn prepare_one(world: &World, key: &OperationKey, missing: &mut Missing) -> Decided<Option<Start>> {
+    let operation = missing.note(world.operation(key, Access::Write)).flatten().cloned();
+    let Some(operation) = operation else { return Ok(None) };
+    if let Some(inbox) = operation.inbox_key() {
+        missing.note(world.inbox(&inbox));
+    }
+    let Some(arguments) = missing.note(world.arguments(&operation)) else { return Ok(None) };
+    let action = stored_action(&operation, arguments);
+    Ok(Some((operation, action)))
+}
+
+/// The action of a stored operation. Its bytes were parsed once before they were stored; a later
+/// release may read them more strictly, which must not keep the waiters behind it from starting.
+fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Option<DocumentAction> {
     let intent = Intent {
         action: operation.action.clone(),
         target: operation.target.clone(),
@@ -143,22 +167,19 @@ fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Decided<Docu
         arguments,
         lock_mode: operation.lock_mode,
     };
-    match document::parse(&intent) {
-        Some(Ok(action)) => Ok(action),
-        Some(Err(_)) | None => Err(Refusal::Internal.into()),
-    }
+    document::parse(&intent)?.ok()
 }
 
 /// Starts one waiter; returns the lock that it holds from now on, if it does.
 fn start(
     world: &mut World,
     mut operation: Operation,
-    action: &DocumentAction,
+    action: Option<&DocumentAction>,
 ) -> Decided<Option<Lock>> {
-    let outcome = if operation.start_deadline <= world.now() {
-        start_deadline_passed()
-    } else {
-        finish::effect(world, &operation, action)?
+    let outcome = match action {
+        _ if operation.start_deadline <= world.now() => start_deadline_passed(),
+        Some(action) => finish::effect(world, &operation, action)?,
+        None => unreadable_arguments(),
     };
     let mut events = Vec::new();
     let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
@@ -166,6 +187,15 @@ fn start(
     record_events(world, &mut operation, SERVICE, &events);
     world.put_operation(operation)?;
     Ok(lock)
+}
+
+/// What becomes of an operation whose arguments this release refuses.
+fn unreadable_arguments() -> Outcome {
+    Outcome::Rejected(Rejection {
+        reason: RejectionReason::PatchFailed,
+        text: "the stored arguments are not accepted by this release".to_owned(),
+        found_revision: None,
+    })
 }
 
 /// What becomes of an operation that nobody started in time.

@@ -122,7 +122,7 @@ pub(super) async fn run(shared: &Shared, batch: &[Queued]) -> Result<Decisions, 
     let name = name(shared, batch);
     let transaction = transaction(shared, batch, name.clone());
     let decisions = match shared.backend.transact(transaction).await {
-        Ok(committed) => value_of(committed),
+        Ok(committed) => value_of(shared, batch, committed),
         Err(TransactError::Ambiguous(first)) => settle(shared, batch, name, first).await?,
         Err(TransactError::Conflict(text)) => return Err(Fault::Conflict(text)),
         Err(TransactError::Failed(text)) => return Err(Fault::Failed(text)),
@@ -154,7 +154,7 @@ async fn settle(
             }
             Ok(Settled::RunAgain(committed)) => {
                 telemetry::commit_settled(Settlement::RunAgain);
-                return Ok(value_of(committed));
+                return Ok(value_of(shared, batch, committed));
             }
             Err(TransactError::CountShort(text)) => {
                 // It was run again, so the first run left nothing, and now this one neither.
@@ -194,7 +194,8 @@ pub(super) fn fail(shared: &Shared, text: &str) {
     }
 }
 
-fn value_of(committed: Committed<Decisions>) -> Decisions {
+fn value_of(shared: &Shared, batch: &[Queued], committed: Committed<Decisions>) -> Decisions {
+    shared.counter.add(batch.len(), committed.touches);
     let Touches { loaded, saved, round_trips, commits } = committed.touches;
     telemetry::store_touched(loaded, saved, round_trips, commits);
     committed.value

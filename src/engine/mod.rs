@@ -8,7 +8,8 @@
 //! searches that precede a batch.
 //!
 //! `lane` takes what `queue` holds, and has `batch` run it; `attached` knows the streams
-//! that take results right after a commit, and `replays` counts what needs no commit of its own.
+//! that take results right after a commit, `replays` counts what needs no commit of its own, and
+//! `totals` what all of it cost.
 
 mod attached;
 mod batch;
@@ -16,6 +17,7 @@ mod lane;
 mod queue;
 mod replays;
 pub mod seams;
+pub mod totals;
 
 #[cfg(test)]
 mod scripted;
@@ -33,6 +35,7 @@ use self::{
     lane::{Lane, Waits},
     queue::{Answer, Queued},
     replays::Replays,
+    totals::{Counter, Totals},
 };
 use crate::{
     domain::{
@@ -87,6 +90,7 @@ struct Shared {
     lanes: Vec<Arc<Lane>>,
     streams: Streams,
     replays: Replays,
+    counter: Counter,
     /// Cancelled when new commands are refused.
     draining: CancellationToken,
     /// Cancelled when the store must not be used any more.
@@ -121,6 +125,7 @@ impl Engine {
             lanes: (0..settings.lanes.max(1)).map(|_| Arc::default()).collect(),
             streams: Streams::default(),
             replays: Replays::default(),
+            counter: Counter::default(),
             draining: CancellationToken::new(),
             failed: CancellationToken::new(),
             lane_tasks: TaskTracker::new(),
@@ -181,6 +186,11 @@ impl Engine {
     /// The hints that this engine gives after each commit.
     pub fn wake(&self) -> &Wake {
         &self.shared.wake
+    }
+
+    /// What this engine has done since it started.
+    pub fn totals(&self) -> Totals {
+        self.shared.counter.totals()
     }
 
     /// Counts a replay or attach, to be folded into the row at most once a second.

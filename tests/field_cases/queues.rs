@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use receiptd::proto::{
     OperationEventKind, delivery::State as DeliveryState, operation::State,
     stream_deliveries_response::Frame,
@@ -9,15 +10,16 @@ use receiptd::proto::{
 
 use crate::support::{
     answers::{found_receipt, operation, receipt, state_of},
-    background,
-    client::{attempt, sequence},
+    client::{Caller, attempt, sequence},
     eventually,
     requests::{Identity, into_inbox},
+    server::Server,
     stores::{TestStore, on_both_stores},
-    within,
 };
 
 const LONG: Duration = Duration::from_secs(30);
+/// Results that nobody fetches: several pages of a sweep.
+const ABANDONED: usize = 3_000;
 
 on_both_stores!(
     f16_expiry_needs_no_visitor,
@@ -116,37 +118,39 @@ async fn f18_an_entry_nobody_can_digest(store: TestStore) {
     assert_eq!((inbox.pending, inbox.in_flight), (0, 0));
 }
 
-/// A small version: a thousand results expire under load.
+/// A smaller version, deliveries only: thousands expire while callers go on, and where replicas
+/// can share the store, three of them sweep it without a leader.
 async fn f40_sweeping_is_bounded_and_retires_each_once(store: TestStore) {
-    let server = store.serve(&["--ack-window=3s", "--ack-deadline=1s", "--inbox-slots=1000000"]);
-    let mut ids = Vec::new();
-    for _ in 0..10 {
-        let mut submits = Vec::new();
-        for _ in 0..100 {
-            let id = Identity::fresh();
-            let request = into_inbox(id.append(&format!("many/{}", id.id), "x"), "abandoned");
-            let caller = server.a();
-            submits.push(background(async move { caller.submit(request).await }));
-            ids.push(id);
-        }
-        for submit in submits {
-            within("a submit", submit).await.expect("no panic").expect("accepted");
-        }
+    let replicas = match &store {
+        TestStore::Sqlite(_) => 1,
+        TestStore::Postgres(..) => 3,
+    };
+    let flags = ["--ack-window=3s", "--ack-deadline=1s", "--inbox-slots=1000000"];
+    let servers: Vec<Server> = (0..replicas).map(|_| store.serve(&flags)).collect();
+    let callers: Vec<Caller> = servers.iter().map(Server::a).collect();
+    let ids: Vec<Identity> = (0..ABANDONED).map(|_| Identity::fresh()).collect();
+    for (hundred, caller) in ids.chunks(100).zip(callers.iter().cycle()) {
+        let submit = |id: &Identity| into_inbox(id.put(&format!("many/{}", id.id), "x"), "gone");
+        caller.submitted_together(hundred.iter().map(submit).collect()).await;
     }
-    let caller = server.a();
-    let swept = async {
+
+    let expired = ids.len() as i64;
+    let foreground = join_all(callers.iter().map(async |caller| {
         loop {
+            // Answered, and not refused: sweeping is nothing that callers notice.
             let request = into_inbox(Identity::fresh().append("foreground", "x"), "foreground");
             caller.submitted(request).await;
-            if caller.inbox("abandoned").await.expired_total == 1_000 {
+            if caller.inbox("gone").await.expired_total == expired {
                 return;
             }
         }
-    };
-    tokio::time::timeout(LONG, swept).await.expect("nothing expired is left after a while");
-    let inbox = caller.inbox("abandoned").await;
+    }));
+    tokio::time::timeout(LONG, foreground).await.expect("nothing is left after a while");
+    let inbox = callers[0].inbox("gone").await;
     assert_eq!((inbox.pending, inbox.in_flight, inbox.reserved), (0, 0, 0));
-    for id in ids.iter().step_by(97) {
-        assert_eq!(caller.count_events(id, OperationEventKind::Expired).await, 1);
+    let count = async |id| callers[0].count_events(id, OperationEventKind::Expired).await;
+    for some in ids.chunks(50) {
+        let counts = join_all(some.iter().map(count)).await;
+        assert!(counts.iter().all(|count| *count == 1), "each retired once: {counts:?}");
     }
 }

@@ -1,17 +1,19 @@
 //! A reader that does not read for a while: many small results must neither cut the connection
 //! (reliability trap T20) nor get lost, and they arrive in order.
 
-use receiptd::proto::{
-    AckOutcome, BatchSubmitOperationsRequest, batch_submit_result::Result as Outcome,
-};
+use std::time::Duration;
+
+use receiptd::proto::AckOutcome;
+
+use tokio::sync::mpsc;
 
 use crate::support::{
-    BOUND,
-    client::sequences,
+    BOUND, background,
+    client::{Caller, Reader, sequences},
     eventually,
     requests::{Identity, into_inbox},
+    server::TOKEN_A,
     stores::{TestStore, on_both_stores},
-    within,
 };
 
 const RESULTS: i64 = 2_000;
@@ -23,15 +25,7 @@ async fn many_small_results_reach_a_reader_that_was_slow(store: TestStore) {
     let caller = server.a();
     let mut reader = caller.reader("editor", "installation-1", "").await;
     for batch in 0..RESULTS / 100 {
-        let target = format!("small/{batch}");
-        let requests = (0..100)
-            .map(|_| into_inbox(Identity::fresh().append(&target, "x"), "editor"))
-            .collect();
-        let request = BatchSubmitOperationsRequest { requests };
-        let mut client = caller.operations.clone();
-        let answer = within("a batch", client.batch_submit_operations(request)).await;
-        let results = answer.expect("answered").into_inner().results;
-        assert!(results.iter().all(|item| matches!(item.result, Some(Outcome::Response(_)))));
+        submit_hundred(&caller, "editor", batch).await;
     }
     // Nothing was read so far: what is in flight is bounded, the rest waits in the store.
     let inbox = eventually("the window to be full", BOUND, async || {
@@ -52,4 +46,84 @@ async fn many_small_results_reach_a_reader_that_was_slow(store: TestStore) {
     assert_eq!(seen, (1..=RESULTS).collect::<Vec<i64>>(), "all of them, in order");
     let inbox = caller.inbox("editor").await;
     assert_eq!((inbox.pending, inbox.in_flight, inbox.acked_total), (0, 0, RESULTS));
+}
+
+/// Enough that a connection which counts small unread frames against itself would be gone: it died
+/// after 12,726 for a reader that paused, and after 159 with small windows.
+const MANY: i64 = 100_000;
+/// Batches of a hundred under way at once into each inbox.
+const PRODUCERS: i64 = 4;
+/// Who reads and acks.
+const CONSUMER: &str = "installation-1";
+
+async fn submit_hundred(caller: &Caller, inbox: &str, number: i64) {
+    let target = format!("small/{inbox}/{number}");
+    let requests = (0..100).map(|_| into_inbox(Identity::fresh().put(&target, "x"), inbox));
+    caller.submitted_together(requests.collect()).await;
+}
+
+/// Submits everything for one inbox, a few batches at a time.
+async fn produce(caller: Caller, inbox: &'static str) {
+    let producers = (0..PRODUCERS).map(|first| {
+        let caller = caller.clone();
+        background(async move {
+            for number in (first..MANY / 100).step_by(PRODUCERS as usize) {
+                submit_hundred(&caller, inbox, number).await;
+            }
+        })
+    });
+    for producer in producers.collect::<Vec<_>>() {
+        producer.await.expect("no panic");
+    }
+}
+
+/// Reads everything on one stream, whose end would be a panic. It never waits for an ack: with
+/// small windows the unread results could keep the ack's answer from coming.
+async fn read(mut reader: Reader, pause: Duration, read: mpsc::UnboundedSender<Vec<i64>>) {
+    let mut seen = 0;
+    let mut pause = Some(pause);
+    while seen < MANY {
+        let numbers = sequences(&reader.next_results().await);
+        let expected: Vec<i64> = (seen + 1..).take(numbers.len()).collect();
+        assert_eq!(numbers, expected, "each once, in order");
+        seen += i64::try_from(numbers.len()).expect("few");
+        read.send(numbers).expect("whoever acks is there");
+        if let Some(pause) = pause.take_if(|_| seen > MANY / 10) {
+            // The pause is the case: nothing is read while results pile up.
+            tokio::time::sleep(pause).await;
+        }
+    }
+    assert_eq!(reader.others.len(), 2, "opened and caught up, and nothing was taken back");
+}
+
+/// Acks whatever was read since the ack before.
+async fn ack(caller: Caller, inbox: &str, mut read: mpsc::UnboundedReceiver<Vec<i64>>) {
+    while let Some(mut numbers) = read.recv().await {
+        while let Ok(more) = read.try_recv() {
+            numbers.extend(more);
+        }
+        let acked = caller.ack_as(CONSUMER, inbox, &numbers).await.expect("acked");
+        assert!(acked.iter().all(|outcome| *outcome == AckOutcome::Acked));
+    }
+}
+
+/// On one store: what the connection carries does not depend on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_results_reach_a_reader_that_pauses_and_one_with_small_windows() {
+    let server = TestStore::sqlite().serve(&["--inbox-slots=1000000"]);
+    let (pausing, narrow) = (server.a(), Caller::with_small_windows(server.address(), TOKEN_A));
+    let tasks = [(pausing, "pausing", Duration::from_secs(10)), (narrow, "narrow", Duration::ZERO)]
+        .map(async |(caller, inbox, pause)| {
+            let reader = caller.reader(inbox, CONSUMER, "").await;
+            let producing = background(produce(server.a(), inbox));
+            let (send, receive) = mpsc::unbounded_channel();
+            let reading = background(read(reader, pause, send));
+            ack(caller.clone(), inbox, receive).await;
+            reading.await.expect("everything arrives on one connection");
+            producing.await.expect("everything is accepted");
+            let row = caller.inbox(inbox).await;
+            assert_eq!((row.pending, row.in_flight, row.acked_total), (0, 0, MANY));
+        });
+    let all = futures_util::future::join_all(tasks);
+    tokio::time::timeout(Duration::from_secs(180), all).await.expect("in a bounded time");
 }

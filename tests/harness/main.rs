@@ -5,7 +5,7 @@ mod support;
 
 use support::{
     background,
-    pattern::{COMMIT_DONE, Found, find},
+    pattern::{COMMIT_ASKED, COMMIT_DONE, Found, find},
     postgres::postgres,
     proxy::{Direction, Mode, Proxy},
     within,
@@ -38,6 +38,14 @@ fn a_pattern_is_found_across_pieces() {
     assert_eq!(find(b"xxCOM", b"COMMIT"), Found::Not { held: 3 });
     assert_eq!(find(b"xx", b"COMMIT"), Found::Not { held: 0 });
     assert_eq!(find(b"", b"COMMIT"), Found::Not { held: 0 });
+}
+
+/// A cut at the beginning of a transaction would leave nothing to settle.
+#[test]
+fn the_beginning_of_a_transaction_is_not_taken_for_its_commit() {
+    let begin = b"Q\0\0\0\x35BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE\0";
+    assert_eq!(find(begin, COMMIT_ASKED), Found::Not { held: 0 });
+    assert_eq!(find(b"S\0\0\0\x04Q\0\0\0\x0bCOMMIT\0", COMMIT_ASKED), Found::At(5));
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 use std::{collections::HashMap, net::SocketAddr};
 
 use receiptd::proto::{
-    AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Document, GetDocumentRequest,
-    GetInboxRequest, GetOperationResponse, Inbox, ListOperationEventsRequest, OperationEvent,
-    OperationEventKind, StreamDeliveriesRequest, StreamDeliveriesResponse, SubmitOperationRequest,
-    SubmitOperationResponse, admin_service_client::AdminServiceClient,
+    AckDeliveriesRequest, AckOutcome, AckTarget, BatchSubmitOperationsRequest, DeliveredResult,
+    Document, GetDocumentRequest, GetInboxRequest, GetOperationResponse, Inbox,
+    ListOperationEventsRequest, OperationEvent, OperationEventKind, StreamDeliveriesRequest,
+    StreamDeliveriesResponse, SubmitOperationRequest, SubmitOperationResponse,
+    admin_service_client::AdminServiceClient, batch_submit_result,
     document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
     operation_service_client::OperationServiceClient, stream_deliveries_response::Frame,
 };
@@ -35,6 +36,16 @@ impl Interceptor for Bearer {
     }
 }
 
+impl Bearer {
+    fn of(token: &str) -> Bearer {
+        Bearer(Some(format!("Bearer {token}").parse().expect("a token of plain characters")))
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address")
+}
+
 type Authorized = InterceptedService<Channel, Bearer>;
 
 /// One caller with one connection, which reconnects by itself on the next call.
@@ -53,17 +64,23 @@ pub struct Caller {
 impl Caller {
     /// A caller with a token.
     pub fn new(address: SocketAddr, token: &str) -> Caller {
-        let value = format!("Bearer {token}").parse().expect("a token of plain characters");
-        Caller::with(address, Bearer(Some(value)))
+        Caller::over(endpoint(address), Bearer::of(token))
+    }
+
+    /// A caller whose connection has the windows that HTTP/2 begins with: 64 KiB.
+    pub fn with_small_windows(address: SocketAddr, token: &str) -> Caller {
+        let endpoint = endpoint(address)
+            .initial_connection_window_size(65_535)
+            .initial_stream_window_size(65_535);
+        Caller::over(endpoint, Bearer::of(token))
     }
 
     /// A caller without credentials.
     pub fn anonymous(address: SocketAddr) -> Caller {
-        Caller::with(address, Bearer(None))
+        Caller::over(endpoint(address), Bearer(None))
     }
 
-    fn with(address: SocketAddr, bearer: Bearer) -> Caller {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    fn over(endpoint: Endpoint, bearer: Bearer) -> Caller {
         let channel = endpoint.connect_lazy();
         let authorized = || InterceptedService::new(channel.clone(), bearer.clone());
         Caller {
@@ -87,6 +104,24 @@ impl Caller {
     /// Submits once; must be answered.
     pub async fn submitted(&self, request: SubmitOperationRequest) -> SubmitOperationResponse {
         self.submit(request).await.expect("the submit is answered")
+    }
+
+    /// Submits a batch of at most a hundred; each must be answered.
+    pub async fn submitted_together(
+        &self,
+        requests: Vec<SubmitOperationRequest>,
+    ) -> Vec<SubmitOperationResponse> {
+        let mut client = self.operations.clone();
+        let batch = BatchSubmitOperationsRequest { requests };
+        let answer = within("a batch", client.batch_submit_operations(batch)).await;
+        let results = answer.expect("the batch is answered").into_inner().results;
+        results
+            .into_iter()
+            .map(|item| match item.result {
+                Some(batch_submit_result::Result::Response(response)) => response,
+                other => panic!("a submit of the batch failed: {other:?}"),
+            })
+            .collect()
     }
 
     /// Submits once; must be refused.
@@ -150,11 +185,21 @@ impl Caller {
 
     /// Acks numbers of one inbox and returns how each ended.
     pub async fn ack(&self, inbox: &str, sequences: &[i64]) -> Result<Vec<AckOutcome>, Status> {
+        self.ack_as("", inbox, sequences).await
+    }
+
+    /// The same as the consumer of a stream, which then need not be told of these acks.
+    pub async fn ack_as(
+        &self,
+        consumer: &str,
+        inbox: &str,
+        sequences: &[i64],
+    ) -> Result<Vec<AckOutcome>, Status> {
         let deliveries = sequences
             .iter()
             .map(|sequence| AckTarget { inbox: inbox.to_owned(), sequence: *sequence })
             .collect();
-        let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
+        let request = AckDeliveriesRequest { deliveries, consumer_id: consumer.to_owned() };
         let mut client = self.inboxes.clone();
         let answer = within("the answer of an ack", client.ack_deliveries(request)).await?;
         Ok(answer.into_inner().results.iter().map(|result| result.outcome()).collect())

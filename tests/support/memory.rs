@@ -41,6 +41,8 @@ pub struct Memory {
     pub deliveries: BTreeMap<DeliveryKey, Delivery>,
     pub audit: Vec<AuditRow>,
     pub attached: BTreeMap<InboxKey, Attached>,
+    /// What others do between two rounds of the next command: the last one first.
+    pub others: Vec<Command>,
     /// Rounds that the last command needed beyond the first.
     pub deferrals: usize,
     /// Deliveries that the last command handed to attached streams.
@@ -62,6 +64,7 @@ impl Memory {
             deliveries: BTreeMap::new(),
             audit: Vec::new(),
             attached: BTreeMap::new(),
+            others: Vec::new(),
             deferrals: 0,
             handed: Vec::new(),
         }
@@ -113,6 +116,7 @@ impl Memory {
                 self.deferrals += 1;
                 assert!(self.deferrals <= 5 * commands.len(), "asks for ever: {missing:?}");
                 missing.into_iter().for_each(|need| needs.add(need));
+                self.let_others_run();
             }
         }
         let deferrals = self.deferrals;
@@ -124,6 +128,15 @@ impl Memory {
         self.handed = handed;
         self.check();
         replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()
+    }
+
+    /// Runs one command of the others, without a trace in what is told about this one.
+    fn let_others_run(&mut self) {
+        let Some(command) = self.others.pop() else { return };
+        let others = std::mem::take(&mut self.others);
+        let (deferrals, handed) = (self.deferrals, std::mem::take(&mut self.handed));
+        self.run(&command).expect("the others are not refused");
+        (self.others, self.deferrals, self.handed) = (others, deferrals, handed);
     }
 
     fn load(&self, needs: &Needs) -> World {
@@ -244,6 +257,7 @@ impl Memory {
             let waiting = i64::try_from(self.waiting(key).count()).expect("small");
             assert_eq!(lock.waiting, waiting, "waiters of {key:?}");
             assert!(lock.holder.is_some() || lock.waiting > 0, "an empty lock row of {key:?}");
+            assert!(self.documents.contains_key(key), "a lock that no document row guards");
             let tickets: BTreeSet<_> = self.waiting(key).map(|row| row.wait_ticket).collect();
             assert_eq!(i64::try_from(tickets.len()).expect("small"), waiting, "one ticket each");
             assert!(tickets.iter().flatten().all(|ticket| *ticket < lock.next_ticket));

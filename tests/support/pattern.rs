@@ -2,8 +2,9 @@
 
 /// What PostgreSQL answers to a COMMIT that succeeded: CommandComplete with the tag `COMMIT`.
 pub const COMMIT_DONE: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
-/// What a COMMIT on its way to PostgreSQL contains, as a query or in a prepared statement.
-pub const COMMIT_ASKED: &[u8] = b"COMMIT";
+/// A COMMIT on its way to PostgreSQL: the whole query, since the word alone stands in READ
+/// COMMITTED at the beginning of each transaction too.
+pub const COMMIT_ASKED: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
 
 /// What one piece of a stream holds.
 #[derive(Debug, PartialEq, Eq)]

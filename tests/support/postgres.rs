@@ -33,6 +33,7 @@ pub const REQUIRE: &str = "RECEIPTD_REQUIRE_POSTGRES";
 /// A running server.
 pub struct Postgres {
     port: u16,
+    directory: PathBuf,
     databases: AtomicU64,
     // Never dropped, since it lives in a static: the watchdog ends it and removes its directory.
     _process: Owned,
@@ -69,6 +70,11 @@ impl Postgres {
         let client = self.connect("postgres").await;
         client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a fresh database");
         name
+    }
+
+    /// What the server has written to its log so far: deadlocks with their statements, for one.
+    pub fn log(&self) -> String {
+        log(&self.directory)
     }
 
     /// A connection of the test's own.
@@ -196,7 +202,9 @@ fn launch(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) -> Option
         if TcpStream::connect(("127.0.0.1", port)).is_ok()
             && log(directory).contains("ready to accept connections")
         {
-            return Some(Postgres { port, databases: AtomicU64::new(0), _process: process });
+            let directory = directory.to_owned();
+            let databases = AtomicU64::new(0);
+            return Some(Postgres { port, directory, databases, _process: process });
         }
         std::thread::sleep(Duration::from_millis(20));
     }

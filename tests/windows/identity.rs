@@ -1,15 +1,14 @@
-//! Identity, scope and history: W11, W12, W15, and the negative controls W18.
+//! Identity, scope and history: W11, W12, W15.
 
 use receiptd::proto::{
     LockMode, OperationEventKind, Origin, RecoveryAction, Standing, SubmitOperationRequest,
     operation::State,
 };
-use rusqlite::Connection;
 use serde_json::json;
 
 use crate::support::{
     answers::{answered, found_receipt, lines, operation, receipt, result_revision, state_of},
-    requests::{Identity, expecting, intent},
+    requests::{Identity, expecting},
     stores::{TestStore, on_both_stores},
 };
 
@@ -17,7 +16,7 @@ on_both_stores!(
     w11_any_other_intent_under_the_id_is_a_conflict_that_shows_nothing,
     w12_another_account_gets_the_answer_for_an_unused_id,
     w15_a_replay_shows_history_beside_the_present_and_overwrites_nothing,
-    w18_a_fresh_id_for_the_same_intent_is_a_second_effect,
+    the_same_intent_under_another_id_runs_again,
     texts_name_the_operation_its_end_and_what_changed,
 );
 
@@ -126,48 +125,16 @@ async fn texts_name_the_operation_its_end_and_what_changed(store: TestStore) {
     assert!(change.content_hash_before.is_empty());
 }
 
-/// A control: the harness sees a duplicate where there is one.
-async fn w18_a_fresh_id_for_the_same_intent_is_a_second_effect(store: TestStore) {
+/// A person may mean it twice: only the id tells.
+async fn the_same_intent_under_another_id_runs_again(store: TestStore) {
     let server = store.serve(&[]);
     let caller = server.a();
     let first = Identity::fresh();
     caller.submitted(first.append("d1", "x")).await;
     let second = caller.submitted(Identity::fresh().append("d1", "x")).await;
-    assert_eq!(answered(&second), (Origin::Executed, State::Applied), "a person may mean it twice");
+    assert_eq!(answered(&second), (Origin::Executed, State::Applied));
     assert_ne!(operation(&second).operation_id, first.id);
     let (text, revision) = caller.text("d1").await;
     assert_eq!((lines(&text, "x"), revision), (2, 2));
     assert_eq!(caller.count_events(&first, OperationEventKind::Applied).await, 1);
-
-    let splice = intent("document.splice", "d1", &json!({ "edits": [[0, 0, "x\n"]] }));
-    caller.submitted(Identity::fresh().submit(splice)).await;
-    assert_eq!(lines(&caller.text("d1").await.0, "x"), 3);
-}
-
-/// A control without receiptd: effect and receipt in two transactions, with a crash between them,
-/// show the duplicate that the same count finds nowhere else.
-#[test]
-fn w18_a_split_commit_is_a_second_effect() {
-    let store = Connection::open_in_memory().expect("a store");
-    let tables = "CREATE TABLE effect (line TEXT); CREATE TABLE receipt (id TEXT PRIMARY KEY)";
-    store.execute_batch(tables).expect("tables");
-    let attempt = |crash_between: bool| {
-        let known: i64 = store
-            .query_row("SELECT count(*) FROM receipt WHERE id = 'op'", [], |row| row.get(0))
-            .expect("a look-up");
-        if known == 1 {
-            return;
-        }
-        store.execute_batch("BEGIN; INSERT INTO effect VALUES ('x'); COMMIT").expect("an effect");
-        if crash_between {
-            return;
-        }
-        store.execute_batch("BEGIN; INSERT INTO receipt VALUES ('op'); COMMIT").expect("a receipt");
-    };
-    attempt(true);
-    attempt(false);
-    attempt(false);
-    let effects: i64 =
-        store.query_row("SELECT count(*) FROM effect", [], |row| row.get(0)).expect("a count");
-    assert_eq!(effects, 2, "the duplicate is seen");
 }

@@ -5,6 +5,9 @@
 mod support;
 
 mod commit;
+mod controls;
 mod delivery;
 mod identity;
+mod races;
 mod submit;
+mod told;

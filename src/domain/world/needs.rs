@@ -56,9 +56,9 @@ pub enum Need {
 
 /// Waiters that one release starts at most; the rest follows in the next batch (contract 6).
 pub const WAITERS_MAX: i64 = 16;
-/// Deliveries returned by one close or takeover at most; more follow in the next command. Not
-/// below the default of in flight per inbox, so that the usual takeover is one step.
-pub const HELD_MAX: i64 = 256;
+/// Deliveries returned by one close or takeover at most. No inbox may have more in flight, so that
+/// a takeover is always one step; not more, because each brings its operation's row along.
+pub const HELD_MAX: i64 = 1_000;
 
 /// Rows that a rule asked for and that are not in the world. A rule that looks at many rows
 /// collects all that are missing, so that one more batch brings them all.

@@ -46,7 +46,7 @@ pub(super) fn many<T>(
 }
 
 /// Index: the primary key.
-const OPERATION: &str = concat!(
+pub(super) const OPERATION: &str = concat!(
     "SELECT ",
     operation_columns!(),
     " FROM operations WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3"
@@ -62,7 +62,7 @@ pub(super) fn operation(
 }
 
 /// Index: the primary key. The kind of arguments is 1.
-const ARGUMENTS: &str = "SELECT body FROM payloads \
+pub(super) const ARGUMENTS: &str = "SELECT body FROM payloads \
     WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND kind = 1";
 
 /// Arguments kept apart from their operation's row.
@@ -77,7 +77,7 @@ pub(super) fn arguments(
 }
 
 /// Index: the primary key.
-const ACCOUNT: &str =
+pub(super) const ACCOUNT: &str =
     concat!("SELECT ", account_columns!(), " FROM accounts WHERE bucket = ?1 AND account = ?2");
 
 /// An account.
@@ -89,7 +89,7 @@ pub(super) fn account(
 }
 
 /// Index: the primary key.
-const DOCUMENT: &str = concat!(
+pub(super) const DOCUMENT: &str = concat!(
     "SELECT ",
     document_columns!(),
     " FROM documents WHERE bucket = ?1 AND account = ?2 AND target = ?3"
@@ -105,7 +105,7 @@ pub(super) fn document(
 }
 
 /// Index: the primary key.
-const DOCUMENT_WITH_CONTENT: &str = concat!(
+pub(super) const DOCUMENT_WITH_CONTENT: &str = concat!(
     "SELECT ",
     document_columns!(),
     ", content FROM documents WHERE bucket = ?1 AND account = ?2 AND target = ?3"
@@ -121,7 +121,7 @@ pub(super) fn document_with_content(
 }
 
 /// Index: the primary key.
-const LOCK: &str = concat!(
+pub(super) const LOCK: &str = concat!(
     "SELECT ",
     lock_columns!(),
     " FROM locks WHERE bucket = ?1 AND account = ?2 AND target = ?3"
@@ -134,7 +134,7 @@ pub(super) fn lock(connection: &Connection, key: &TargetKey) -> Result<Option<Lo
 }
 
 /// Index: the primary key.
-const INBOX: &str = concat!(
+pub(super) const INBOX: &str = concat!(
     "SELECT ",
     inbox_columns!(),
     " FROM inboxes WHERE bucket = ?1 AND account = ?2 AND inbox = ?3"
@@ -147,7 +147,7 @@ pub(super) fn inbox(connection: &Connection, key: &InboxKey) -> Result<Option<In
 }
 
 /// Index: the primary key.
-const DELIVERY: &str = concat!(
+pub(super) const DELIVERY: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence = ?4"

@@ -68,16 +68,16 @@ pub(super) fn page(
 }
 
 /// Index: deliveries_due.
-const DELIVERY_BUCKET: &str = "SELECT bucket FROM deliveries INDEXED BY deliveries_due \
+pub(super) const DELIVERY_BUCKET: &str = "SELECT bucket FROM deliveries INDEXED BY deliveries_due \
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
 /// Index: operations_due.
-const OPERATION_BUCKET: &str = "SELECT bucket FROM operations INDEXED BY operations_due \
+pub(super) const OPERATION_BUCKET: &str = "SELECT bucket FROM operations INDEXED BY operations_due \
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
 /// Index: locks_due.
-const LOCK_BUCKET: &str =
+pub(super) const LOCK_BUCKET: &str =
     "SELECT bucket FROM locks INDEXED BY locks_due WHERE bucket >= ?1 ORDER BY bucket LIMIT 1";
 /// Index: inboxes_due.
-const INBOX_BUCKET: &str = "SELECT bucket FROM inboxes INDEXED BY inboxes_due \
+pub(super) const INBOX_BUCKET: &str = "SELECT bucket FROM inboxes INDEXED BY inboxes_due \
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
 
 /// The next bucket, from `from` on, in which something of this kind can become due.
@@ -93,23 +93,23 @@ fn next_bucket(connection: &Connection, kind: DueKind, from: i16) -> Result<Opti
 }
 
 /// Index: deliveries_due.
-const DELIVERIES: &str = "SELECT bucket, due_time, account, CAST(inbox AS BLOB), sequence, \
+pub(super) const DELIVERIES: &str = "SELECT bucket, due_time, account, CAST(inbox AS BLOB), sequence, \
     operation_id FROM deliveries INDEXED BY deliveries_due \
     WHERE bucket = ?1 AND due_time <= ?2 \
     AND (due_time, account, inbox, sequence) > (?3, ?4, ?5, ?6) \
     ORDER BY due_time, account, inbox, sequence LIMIT ?7";
 /// Index: operations_due.
-const OPERATIONS: &str = "SELECT bucket, due_time, account, operation_id, 0 \
+pub(super) const OPERATIONS: &str = "SELECT bucket, due_time, account, operation_id, 0 \
     FROM operations INDEXED BY operations_due WHERE bucket = ?1 AND due_time <= ?2 \
     AND (due_time, account, operation_id) > (?3, ?4, ?5) \
     ORDER BY due_time, account, operation_id LIMIT ?6";
 /// Index: locks_due.
-const LOCKS: &str = "SELECT bucket, due_time, account, CAST(target AS BLOB), 0 \
+pub(super) const LOCKS: &str = "SELECT bucket, due_time, account, CAST(target AS BLOB), 0 \
     FROM locks INDEXED BY locks_due WHERE bucket = ?1 AND due_time <= ?2 \
     AND (due_time, account, target) > (?3, ?4, ?5) \
     ORDER BY due_time, account, target LIMIT ?6";
 /// Index: inboxes_due.
-const INBOXES: &str = "SELECT bucket, due_time, account, CAST(inbox AS BLOB), 0 \
+pub(super) const INBOXES: &str = "SELECT bucket, due_time, account, CAST(inbox AS BLOB), 0 \
     FROM inboxes INDEXED BY inboxes_due WHERE bucket = ?1 AND due_time <= ?2 \
     AND (due_time, account, inbox) > (?3, ?4, ?5) \
     ORDER BY due_time, account, inbox LIMIT ?6";

@@ -131,7 +131,7 @@ fn search(
 }
 
 /// Index: operations_waiting.
-const WAITERS: &str = "SELECT account, operation_id FROM operations INDEXED BY operations_waiting \
+pub(super) const WAITERS: &str = "SELECT account, operation_id FROM operations INDEXED BY operations_waiting \
     WHERE bucket = ?1 AND account = ?2 AND target = ?3 AND wait_ticket IS NOT NULL \
     ORDER BY wait_ticket LIMIT ?4";
 
@@ -146,7 +146,7 @@ fn waiters(connection: &Connection, key: &TargetKey) -> Result<Vec<OperationKey>
 }
 
 /// Index: the primary key, from the cursor on.
-const FRESH: &str = concat!(
+pub(super) const FRESH: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
@@ -166,7 +166,7 @@ fn fresh(
 }
 
 /// Index: deliveries_returned.
-const RETURNED: &str = concat!(
+pub(super) const RETURNED: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_returned \
@@ -191,7 +191,7 @@ fn returned(
 
 /// Index: deliveries_due. It lists what has not ended, so that the acked history of an inbox,
 /// which only grows, is not walked through; everything in flight has a time when it is due.
-const HELD: &str = concat!(
+pub(super) const HELD: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_due \

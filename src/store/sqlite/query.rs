@@ -57,7 +57,7 @@ fn start(after: Option<&OperationPosition>) -> (i64, Vec<u8>) {
 }
 
 /// Index: operations_by_time, backwards.
-const LIST_OPERATIONS: &str = concat!(
+pub(super) const LIST_OPERATIONS: &str = concat!(
     "SELECT ",
     operation_columns!(),
     " FROM operations INDEXED BY operations_by_time WHERE bucket = ?1 AND account = ?2 \
@@ -78,7 +78,7 @@ pub(super) fn list_operations(
 }
 
 /// Index: operations_unresolved, backwards.
-const LIST_UNRESOLVED: &str = concat!(
+pub(super) const LIST_UNRESOLVED: &str = concat!(
     "SELECT ",
     operation_columns!(),
     " FROM operations INDEXED BY operations_unresolved WHERE bucket = ?1 AND account = ?2 \
@@ -99,7 +99,7 @@ pub(super) fn list_unresolved(
 }
 
 /// Index: the primary key.
-const LIST_AUDIT: &str = concat!(
+pub(super) const LIST_AUDIT: &str = concat!(
     "SELECT ",
     audit_columns!(),
     " FROM audit WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND number > ?4 \
@@ -120,7 +120,7 @@ pub(super) fn list_audit(
 
 /// Index: the primary key. The prefix is a range, so that nothing beside it is read; the `+`
 /// keeps the walk from starting at the cursor where that comes before the prefix.
-const LIST_DOCUMENTS: &str = concat!(
+pub(super) const LIST_DOCUMENTS: &str = concat!(
     "SELECT ",
     document_columns!(),
     " FROM documents WHERE bucket = ?1 AND account = ?2 AND +target > ?3 \
@@ -156,7 +156,7 @@ pub(super) fn end_of_prefix(prefix: &str) -> String {
 }
 
 /// Index: the primary key.
-const LIST_INBOXES: &str = concat!(
+pub(super) const LIST_INBOXES: &str = concat!(
     "SELECT ",
     inbox_columns!(),
     " FROM inboxes NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox > ?3 \
@@ -175,7 +175,7 @@ pub(super) fn list_inboxes(
 }
 
 /// Index: deliveries_due, which lists what has not ended; see the search for what is held.
-const OLDEST_OPEN: &str = concat!(
+pub(super) const OLDEST_OPEN: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_due \
@@ -193,7 +193,7 @@ pub(super) fn oldest_open(
 }
 
 /// Index: the primary key. The states are the bits of a number.
-const LIST_DELIVERIES: &str = concat!(
+pub(super) const LIST_DELIVERIES: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
@@ -217,7 +217,7 @@ pub(super) fn list_deliveries(
 }
 
 /// Index: deliveries_lost.
-const LIST_LOST: &str = concat!(
+pub(super) const LIST_LOST: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_lost \
@@ -238,7 +238,7 @@ pub(super) fn list_lost(
 }
 
 /// Index: the primary key.
-const COUNT_ACKED: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries NOT INDEXED \
+pub(super) const COUNT_ACKED: &str = "SELECT count(*) FROM (SELECT 1 FROM deliveries NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence > ?4 AND state = 3 LIMIT ?5)";
 
 /// How many deliveries after a number are ACKED, up to a limit.
@@ -255,7 +255,7 @@ pub(super) fn count_acked(
 }
 
 /// Index: the primary key.
-const LIST_LOCKS: &str = concat!(
+pub(super) const LIST_LOCKS: &str = concat!(
     "SELECT ",
     lock_columns!(),
     " FROM locks NOT INDEXED WHERE bucket = ?1 AND account = ?2 AND target > ?3 \
@@ -274,7 +274,7 @@ pub(super) fn list_locks(
 }
 
 /// Index: the primary key.
-const GLIMPSE_OPERATION: &str = "SELECT state, outcome_version FROM operations NOT INDEXED \
+pub(super) const GLIMPSE_OPERATION: &str = "SELECT state, outcome_version FROM operations NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3";
 
 /// What somebody who waits for an operation compares.
@@ -291,7 +291,7 @@ pub(super) fn glimpse_operation(
 }
 
 /// Index: the primary key.
-const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, in_flight, \
+pub(super) const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, in_flight, \
     acked_total + expired_total + dead_total, consumer_epoch FROM inboxes NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3";
 
@@ -335,7 +335,7 @@ pub(super) fn old_batches(
 }
 
 /// Index: the primary key.
-const DELETE_BATCH: &str = "DELETE FROM batches WHERE bucket = ?1 AND batch = ?2";
+pub(super) const DELETE_BATCH: &str = "DELETE FROM batches WHERE bucket = ?1 AND batch = ?2";
 
 /// Deletes a batch's row; returns how many went. None is no mistake: another process that sweeps
 /// may have been first.

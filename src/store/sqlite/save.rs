@@ -91,7 +91,8 @@ fn insert_batch(connection: &Connection, batch: &BatchName, now: Timestamp) -> R
 }
 
 /// Index: the primary key.
-const SETTLE_BATCH: &str = "UPDATE batches SET settled = 1 WHERE bucket = ?1 AND batch = ?2";
+pub(super) const SETTLE_BATCH: &str =
+    "UPDATE batches SET settled = 1 WHERE bucket = ?1 AND batch = ?2";
 
 /// Marks the batch as settled if it has a row: whether it had committed.
 ///
@@ -150,7 +151,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
 }
 
 /// Index: the primary key.
-const UPDATE_OPERATION: &str = "UPDATE operations SET start_deadline = ?7, state = ?8, \
+pub(super) const UPDATE_OPERATION: &str = "UPDATE operations SET start_deadline = ?7, state = ?8, \
     certainty = ?9, outcome_version = ?10, outcome = ?11, end_time = ?12, due_time = ?13, \
     wait_ticket = ?14, delivery_sequence = ?15, audit_length = ?16, audit_hash = ?17, \
     replay_count = ?18, last_replay_time = ?19 \
@@ -184,7 +185,7 @@ fn update_operation(connection: &Connection, row: &Update<Operation>) -> Result<
 }
 
 /// Index: the primary key.
-const DELETE_OPERATION: &str = "DELETE FROM operations \
+pub(super) const DELETE_OPERATION: &str = "DELETE FROM operations \
     WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 \
     AND state = ?4 AND outcome_version = ?5 AND audit_length = ?6";
 
@@ -225,7 +226,7 @@ fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault
 }
 
 /// Index: the primary key.
-const UPDATE_ACCOUNT: &str = "UPDATE accounts SET create_time = ?4, inboxes = ?5, \
+pub(super) const UPDATE_ACCOUNT: &str = "UPDATE accounts SET create_time = ?4, inboxes = ?5, \
     closed_before = ?6, evidence_floor = ?7 \
     WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3";
 
@@ -244,7 +245,7 @@ fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(
 }
 
 /// Index: the primary key.
-const DELETE_ACCOUNT: &str =
+pub(super) const DELETE_ACCOUNT: &str =
     "DELETE FROM accounts WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3";
 
 fn delete_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault> {
@@ -281,7 +282,7 @@ fn insert_document(connection: &Connection, row: &Document) -> Result<(), Fault>
 }
 
 /// Index: the primary key. No content given leaves it as it is.
-const UPDATE_DOCUMENT: &str = "UPDATE documents SET revision = ?5, generation = ?6, present = ?7, \
+pub(super) const UPDATE_DOCUMENT: &str = "UPDATE documents SET revision = ?5, generation = ?6, present = ?7, \
     content_type = ?8, size = ?9, content_hash = ?10, create_time = ?11, update_time = ?12, \
     locked = ?13, content = coalesce(?14, content) \
     WHERE bucket = ?1 AND account = ?2 AND target = ?3 AND revision = ?4";
@@ -313,7 +314,7 @@ fn update_document(connection: &Connection, row: &Update<Document>) -> Result<()
 }
 
 /// Index: the primary key.
-const DELETE_DOCUMENT: &str = "DELETE FROM documents \
+pub(super) const DELETE_DOCUMENT: &str = "DELETE FROM documents \
     WHERE bucket = ?1 AND account = ?2 AND target = ?3 AND revision = ?4";
 
 fn delete_document(connection: &Connection, row: &Document) -> Result<(), Fault> {
@@ -348,7 +349,7 @@ fn insert_lock(connection: &Connection, row: &Lock) -> Result<(), Fault> {
 }
 
 /// Index: the primary key.
-const UPDATE_LOCK: &str = "UPDATE locks SET holder = ?6, acquire_time = ?7, release_time = ?8, \
+pub(super) const UPDATE_LOCK: &str = "UPDATE locks SET holder = ?6, acquire_time = ?7, release_time = ?8, \
     lock_mode = ?9, next_ticket = ?10, waiting = ?11, due_time = ?12 \
     WHERE bucket = ?1 AND account = ?2 AND target = ?3 AND holder IS ?4 AND next_ticket = ?5";
 
@@ -373,7 +374,7 @@ fn update_lock(connection: &Connection, row: &Update<Lock>) -> Result<(), Fault>
 }
 
 /// Index: the primary key.
-const DELETE_LOCK: &str = "DELETE FROM locks \
+pub(super) const DELETE_LOCK: &str = "DELETE FROM locks \
     WHERE bucket = ?1 AND account = ?2 AND target = ?3 AND holder IS ?4 AND next_ticket = ?5";
 
 fn delete_lock(connection: &Connection, row: &Lock) -> Result<(), Fault> {

@@ -39,7 +39,7 @@ pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), F
 }
 
 /// Index: the primary key.
-const UPDATE_INBOX: &str = "UPDATE inboxes SET generation = ?6, next_sequence = ?7, offered = ?8, \
+pub(super) const UPDATE_INBOX: &str = "UPDATE inboxes SET generation = ?6, next_sequence = ?7, offered = ?8, \
     reserved = ?9, pending = ?10, returned = ?11, in_flight = ?12, acked_total = ?13, \
     expired_total = ?14, dead_total = ?15, consumer_epoch = ?16, consumers = ?17, \
     create_time = ?18, due_time = ?19 \
@@ -74,7 +74,7 @@ pub(super) fn update_inbox(connection: &Connection, row: &Update<Inbox>) -> Resu
 }
 
 /// Index: the primary key.
-const DELETE_INBOX: &str = "DELETE FROM inboxes WHERE bucket = ?1 AND account = ?2 \
+pub(super) const DELETE_INBOX: &str = "DELETE FROM inboxes WHERE bucket = ?1 AND account = ?2 \
     AND inbox = ?3 AND next_sequence = ?4 AND consumer_epoch = ?5";
 
 /// An inbox that goes.
@@ -129,7 +129,7 @@ pub(super) fn insert_delivery(connection: &Connection, row: &Delivery) -> Result
 }
 
 /// Index: the primary key. Which outcome it is the news of, and when it was queued, never change.
-const UPDATE_DELIVERY: &str = "UPDATE deliveries SET state = ?7, attempt = ?8, \
+pub(super) const UPDATE_DELIVERY: &str = "UPDATE deliveries SET state = ?7, attempt = ?8, \
     available_time = ?9, ack_deadline = ?10, expire_time = ?11, due_time = ?12, end_time = ?13, \
     last_failure_time = ?14, consumer = ?15, consumer_epoch = ?16, returns = ?17, \
     lock_target = ?18, ack_time = ?19, ack_attempt = ?20, ack_subject = ?21, ack_consumer = ?22, \
@@ -173,7 +173,7 @@ pub(super) fn update_delivery(
 }
 
 /// Index: the primary key.
-const DELETE_DELIVERY: &str = "DELETE FROM deliveries WHERE bucket = ?1 AND account = ?2 \
+pub(super) const DELETE_DELIVERY: &str = "DELETE FROM deliveries WHERE bucket = ?1 AND account = ?2 \
     AND inbox = ?3 AND sequence = ?4 AND state = ?5 AND attempt = ?6";
 
 /// A delivery that goes.

@@ -2,6 +2,7 @@
 
 mod fixtures;
 mod opening;
+mod plans;
 mod reading;
 mod saving;
 mod turns;

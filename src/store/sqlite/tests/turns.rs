@@ -271,10 +271,14 @@ async fn a_long_read_of_somebody_else_only_lets_the_log_grow() {
     }
     assert!(store.wal_bytes() > wal_bytes_max);
     stranger.execute_batch("COMMIT").expect("ends");
-    for inboxes in 0..40 {
-        write(inboxes).await.expect("commits");
+    // The background's checkpoint may hold the writer's off for a few turns, never for good.
+    let bound = wal_bytes_max + 64 * 1024;
+    let mut commits = 0;
+    while store.wal_bytes() > bound && commits < 1_000 {
+        write(commits).await.expect("commits");
+        commits += 1;
     }
-    assert!(store.wal_bytes() <= wal_bytes_max + 64 * 1024, "{}", store.wal_bytes());
+    assert!(store.wal_bytes() <= bound, "{} after {commits} commits", store.wal_bytes());
     store.close().await;
 }
 

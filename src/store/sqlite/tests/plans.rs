@@ -1,0 +1,166 @@
+//! The plans of the hot statements: a search by the whole key or the index that each names.
+
+use super::{
+    super::{by_key, due, load, query, save, save_delivery},
+    fixtures::{Place, simulated},
+};
+
+/// Each plan with the statements that must have it, reviewed like code. A sort is over what has not
+/// ended. Not among them: the walk over an hour of batches, which a reader takes.
+const EXPECTED: &[(&str, &[&str])] = &[
+    (
+        "SEARCH operations USING PRIMARY KEY (bucket=? AND account=? AND operation_id=?)",
+        &[
+            by_key::OPERATION,
+            save::UPDATE_OPERATION,
+            save::DELETE_OPERATION,
+            query::GLIMPSE_OPERATION,
+        ],
+    ),
+    (
+        "SEARCH payloads USING INDEX sqlite_autoindex_payloads_1 (bucket=? AND account=? AND \
+         operation_id=? AND kind=?)",
+        &[by_key::ARGUMENTS],
+    ),
+    (
+        "SEARCH accounts USING PRIMARY KEY (bucket=? AND account=?)",
+        &[by_key::ACCOUNT, save::UPDATE_ACCOUNT, save::DELETE_ACCOUNT],
+    ),
+    (
+        "SEARCH documents USING INDEX sqlite_autoindex_documents_1 (bucket=? AND account=? \
+         AND target=?)",
+        &[
+            by_key::DOCUMENT,
+            by_key::DOCUMENT_WITH_CONTENT,
+            save::UPDATE_DOCUMENT,
+            save::DELETE_DOCUMENT,
+        ],
+    ),
+    (
+        "SEARCH locks USING PRIMARY KEY (bucket=? AND account=? AND target=?)",
+        &[by_key::LOCK, save::UPDATE_LOCK, save::DELETE_LOCK],
+    ),
+    (
+        "SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=? AND inbox=?)",
+        &[
+            by_key::INBOX,
+            save_delivery::UPDATE_INBOX,
+            save_delivery::DELETE_INBOX,
+            query::GLIMPSE_INBOX,
+        ],
+    ),
+    (
+        "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND inbox=? AND \
+         sequence=?)",
+        &[by_key::DELIVERY, save_delivery::UPDATE_DELIVERY, save_delivery::DELETE_DELIVERY],
+    ),
+    (
+        "SEARCH operations USING COVERING INDEX operations_waiting (bucket=? AND account=? \
+         AND target=? AND wait_ticket>?)",
+        &[load::WAITERS],
+    ),
+    (
+        "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND inbox=? AND \
+         sequence>?)",
+        &[load::FRESH, query::LIST_DELIVERIES],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_returned (bucket=? AND account=? AND \
+         inbox=? AND available_time>? AND available_time<?)",
+        &[load::RETURNED],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_due (bucket=? AND due_time>?); USE TEMP \
+         B-TREE FOR ORDER BY",
+        &[load::HELD, query::OLDEST_OPEN],
+    ),
+    (
+        "SEARCH batches USING PRIMARY KEY (bucket=? AND batch=?)",
+        &[save::SETTLE_BATCH, query::DELETE_BATCH],
+    ),
+    ("SEARCH deliveries USING COVERING INDEX deliveries_due (bucket>?)", &[due::DELIVERY_BUCKET]),
+    ("SEARCH operations USING COVERING INDEX operations_due (bucket>?)", &[due::OPERATION_BUCKET]),
+    ("SEARCH locks USING COVERING INDEX locks_due (bucket>?)", &[due::LOCK_BUCKET]),
+    ("SEARCH inboxes USING COVERING INDEX inboxes_due (bucket>?)", &[due::INBOX_BUCKET]),
+    (
+        "SEARCH deliveries USING INDEX deliveries_due (bucket=? AND \
+         (due_time,account,inbox,sequence)>(?,?,?,?) AND due_time<?)",
+        &[due::DELIVERIES],
+    ),
+    (
+        "SEARCH operations USING COVERING INDEX operations_due (bucket=? AND \
+         (due_time,account,operation_id)>(?,?,?) AND due_time<?)",
+        &[due::OPERATIONS],
+    ),
+    (
+        "SEARCH locks USING COVERING INDEX locks_due (bucket=? AND \
+         (due_time,account,target)>(?,?,?) AND due_time<?)",
+        &[due::LOCKS],
+    ),
+    (
+        "SEARCH inboxes USING COVERING INDEX inboxes_due (bucket=? AND \
+         (due_time,account,inbox)>(?,?,?) AND due_time<?)",
+        &[due::INBOXES],
+    ),
+    (
+        "SEARCH operations USING INDEX operations_by_time (bucket=? AND account=? AND \
+         (accept_time,operation_id)<(?,?))",
+        &[query::LIST_OPERATIONS],
+    ),
+    (
+        "SEARCH operations USING INDEX operations_unresolved (bucket=? AND account=? AND \
+         (accept_time,operation_id)<(?,?))",
+        &[query::LIST_UNRESOLVED],
+    ),
+    (
+        "SEARCH audit USING PRIMARY KEY (bucket=? AND account=? AND operation_id=? AND \
+         number>?)",
+        &[query::LIST_AUDIT],
+    ),
+    (
+        "SEARCH documents USING INDEX sqlite_autoindex_documents_1 (bucket=? AND account=? \
+         AND target>? AND target<?)",
+        &[query::LIST_DOCUMENTS],
+    ),
+    (
+        "SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=? AND inbox>?)",
+        &[query::LIST_INBOXES],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_lost (bucket=? AND account=? AND inbox=? \
+         AND sequence>?)",
+        &[query::LIST_LOST],
+    ),
+    (
+        "CO-ROUTINE (subquery-1); SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? \
+         AND inbox=? AND sequence>?); SCAN (subquery-1)",
+        &[query::COUNT_ACKED],
+    ),
+    ("SEARCH locks USING PRIMARY KEY (bucket=? AND account=? AND target>?)", &[query::LIST_LOCKS]),
+];
+
+#[test]
+fn hot_statements_search_by_the_key_that_they_name() {
+    let place = Place::new(simulated(1));
+    let store = place.open();
+    let connection = place.stranger();
+    let mut wrong = Vec::new();
+    for (expected, statements) in EXPECTED {
+        for statement in *statements {
+            let plan = plan(&connection, statement).join("; ");
+            if plan != *expected {
+                wrong.push(format!("{statement}\n  {plan}\n  instead of\n  {expected}"));
+            }
+        }
+    }
+    drop(store);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn plan(connection: &rusqlite::Connection, statement: &str) -> Vec<String> {
+    let explain = format!("EXPLAIN QUERY PLAN {statement}");
+    let mut statement = connection.prepare(&explain).expect("a good statement");
+    // Parameters that are not bound are NULL: the plan does not depend on them.
+    let lines = statement.raw_query().mapped(|row| row.get(3)).collect::<Result<_, _>>();
+    lines.expect("a plan")
+}

@@ -1,0 +1,325 @@
+//! One caller: random commands, one burst after the other, and a look at each answer.
+
+use futures_util::future::join_all;
+use receiptd::{
+    domain::{
+        command::{AckTarget, CancelOutcome, Command, Origin, Reply, Submitted},
+        delivery::InboxKey,
+        ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+        operation::OperationKey,
+        refusal::Refusal,
+    },
+    engine::Engine,
+    stream::{self, Frame, OpenStream, StreamSettings},
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    commands::{Instruction, append},
+    hunt::Hunt,
+};
+
+/// A caller of one replica.
+pub struct Worker {
+    hunt: Hunt,
+    engine: Engine,
+    replica: usize,
+    name: String,
+    dice: u64,
+    made: u64,
+    streams: CancellationToken,
+}
+
+/// Whether others may choose the same id at the same time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    Own,
+    Raced,
+}
+
+impl Worker {
+    /// A caller with dice of its own.
+    pub fn new(
+        hunt: Hunt,
+        engine: Engine,
+        replica: usize,
+        index: u64,
+        streams: CancellationToken,
+    ) -> Worker {
+        let seed = 1 + index + 100 * u64::try_from(replica).expect("two");
+        let dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let name = format!("r{replica}-w{index}");
+        Worker { hunt, engine, replica, name, dice, made: 0, streams }
+    }
+
+    /// Goes on until `end`.
+    pub async fn run(mut self, end: Instant) {
+        while Instant::now() < end {
+            match self.roll(20) {
+                0..=7 => self.submit_some().await,
+                8 => self.submit_raced().await,
+                9 | 10 => self.cancel().await,
+                11..=14 => self.ack().await,
+                15 | 16 => self.consume().await,
+                17 => self.stream().await,
+                18 => self.release().await,
+                _ => self.replay().await,
+            }
+        }
+    }
+
+    /// A number below `sides` (xorshift: the order of events is not repeatable anyway).
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        (self.dice >> 11) % sides
+    }
+
+    /// `0..count`, in the direction of this replica.
+    fn directed(&self, count: u64) -> Vec<u64> {
+        let forth = 0..count;
+        if self.replica == 0 { forth.collect() } else { forth.rev().collect() }
+    }
+
+    fn account(&mut self) -> Account {
+        Hunt::account(self.roll(4))
+    }
+
+    fn inbox(&mut self, account: &Account) -> InboxKey {
+        let number = self.roll(3);
+        let name = self.hunt.inbox(number);
+        InboxKey { account: account.clone(), inbox: InboxName::parse(&name).expect("valid") }
+    }
+
+    /// A burst over all documents and inboxes of an account or two, in this replica's order.
+    async fn submit_some(&mut self) {
+        let Ok(now) = self.engine.store().now().await else {
+            return self.hunt.fault("the clock could not be read".to_owned());
+        };
+        let first = self.roll(4);
+        let mut commands = Vec::new();
+        for number in self.directed(6) {
+            let account = Hunt::account(first + number / 3);
+            let inbox = number + self.roll(2);
+            self.made += 1;
+            let id = format!("{}-{}", self.name, self.made);
+            let arguments = format!(r#"{{"line":"{id}"}}"#);
+            let mut instruction = Instruction { arguments, ..append(&id, now) }
+                .on(&self.hunt.document(number))
+                .into_inbox(&self.hunt.inbox(inbox));
+            match self.roll(8) {
+                0 | 1 => instruction = instruction.until_acked(),
+                2 => instruction = instruction.or_fail(),
+                3 => instruction.start_deadline = Some(Span::seconds(1)),
+                4 => instruction.inbox = None,
+                _ => {}
+            }
+            commands.push(owned_by(&account, instruction));
+        }
+        join_all(commands.into_iter().map(|command| self.submit(command, Ids::Own))).await;
+    }
+
+    /// An id that callers of both replicas use now.
+    async fn submit_raced(&mut self) {
+        let (id, mint) = self.hunt.raced();
+        let arguments = format!(r#"{{"line":"{id}"}}"#);
+        let instruction = Instruction { arguments, mint, ..append(&id, mint.to_timestamp()) }
+            .on("raced")
+            .into_inbox("raced");
+        self.submit(owned_by(&Hunt::account(0), instruction), Ids::Raced).await;
+    }
+
+    async fn submit(&self, command: Command, ids: Ids) {
+        let Command::Submit(submit) = &command else { unreachable!("a submit") };
+        let (key, mint) = (submit.key.clone(), submit.mint_time);
+        match self.engine.run(command).await {
+            Ok(Reply::Submitted(submitted)) => self.submitted(&key, mint, &submitted, ids),
+            Ok(other) => self.hunt.fault(format!("a submit was answered with {other:?}")),
+            Err(refusal) => {
+                let raced: &[&str] = match ids {
+                    Ids::Own => &[],
+                    Ids::Raced => &["IDENTITY_HELD"],
+                };
+                self.refused("submit", &refusal, &[&["INBOX_FULL", "TARGET_LOCKED"], raced]);
+            }
+        }
+    }
+
+    fn submitted(&self, key: &OperationKey, mint: MintTime, submitted: &Submitted, ids: Ids) {
+        let Submitted { operation, origin, delivery, .. } = submitted;
+        self.hunt.count("submit", &format!("{origin:?} {:?}", operation.state));
+        match (origin, ids) {
+            (Origin::Executed, _) => self.hunt.executed(key),
+            (Origin::Attached | Origin::Replayed, Ids::Raced) => self.engine.count_replay(key),
+            (Origin::Attached | Origin::Replayed, Ids::Own) => {
+                self.hunt.fault(format!("{key:?} was sent once and answered {origin:?}"));
+            }
+        }
+        self.hunt.told(key, mint, operation.state);
+        if let Some(delivery) = delivery {
+            let sequence = delivery.key.sequence;
+            let target = AckTarget { inbox: delivery.key.inbox.inbox.clone(), sequence };
+            self.hunt.queued(&key.account, target);
+        }
+    }
+
+    async fn cancel(&mut self) {
+        let Some((key, mint_time)) = self.hunt.operation(self.dice >> 20) else { return };
+        self.roll(2);
+        let subject = self.name.clone();
+        let command =
+            Command::Cancel { key: key.clone(), mint_time, reason: String::new(), subject };
+        match self.engine.run(command).await {
+            Ok(Reply::Cancelled { outcome, operation, .. }) => {
+                self.hunt.count("cancel", &format!("{outcome:?}"));
+                self.hunt.told(&key, mint_time, operation.state);
+                if outcome == CancelOutcome::Cancelled && !operation.state.is_final() {
+                    self.hunt.fault(format!("{key:?} was cancelled and goes on"));
+                }
+            }
+            Ok(other) => self.hunt.fault(format!("a cancel was answered with {other:?}")),
+            Err(refusal) => self.refused("cancel", &refusal, &[]),
+        }
+    }
+
+    /// One ack, or a list over the inboxes in this replica's order.
+    async fn ack(&mut self) {
+        let account = self.account();
+        let limit = if self.roll(2) == 0 { 1 } else { 12 };
+        let mut targets = self.hunt.deliveries(&account, limit);
+        targets.sort_by(|one, other| one.inbox.cmp(&other.inbox));
+        if self.replica == 1 {
+            targets.reverse();
+        }
+        if targets.is_empty() {
+            return;
+        }
+        let (subject, consumer) = (self.name.clone(), String::new());
+        match self.engine.run(Command::Ack { account, targets, subject, consumer }).await {
+            Ok(Reply::Acked(each)) => {
+                for acked in each {
+                    self.hunt.count("ack", &format!("{:?}", acked.outcome));
+                }
+            }
+            Ok(other) => self.hunt.fault(format!("an ack was answered with {other:?}")),
+            Err(refusal) => self.refused("ack", &refusal, &[]),
+        }
+    }
+
+    /// Opens a stream by command, offers to it twice, and closes it or leaves it to the sweeper.
+    async fn consume(&mut self) {
+        let account = self.account();
+        let inbox = self.inbox(&account);
+        let consumer = ConsumerId::parse(&format!("c{}", self.roll(3))).expect("valid");
+        let open = Command::Open { inbox: inbox.clone(), consumer: consumer.clone(), window: 8 };
+        let epoch = match self.engine.run(open).await {
+            Ok(Reply::Opened { consumer, .. }) => consumer.epoch,
+            Ok(other) => return self.hunt.fault(format!("an open was answered with {other:?}")),
+            Err(refusal) => return self.refused("open", &refusal, &[]),
+        };
+        self.hunt.count("open", "OK");
+        for _ in 0..2 {
+            let (inbox, consumer, limit) = (inbox.clone(), consumer.clone(), 4);
+            match self.engine.run(Command::Offer { inbox, consumer, epoch, limit }).await {
+                Ok(Reply::Offered { deliveries, .. }) => {
+                    self.hunt.count("offer", "OK");
+                    for delivery in deliveries {
+                        let sequence = delivery.key.sequence;
+                        let inbox = delivery.key.inbox.inbox;
+                        self.hunt.queued(&account, AckTarget { inbox, sequence });
+                    }
+                }
+                Ok(other) => self.hunt.fault(format!("an offer was answered with {other:?}")),
+                Err(refusal) => self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED"]]),
+            }
+        }
+        if self.roll(4) > 0 {
+            match self.engine.run(Command::Close { inbox, consumer, epoch }).await {
+                Ok(_) => self.hunt.count("close", "OK"),
+                Err(refusal) => self.refused("close", &refusal, &[&["STREAM_SUPERSEDED"]]),
+            }
+        }
+    }
+
+    /// A whole stream: reads some results, acks every other one, and goes away.
+    async fn stream(&mut self) {
+        let account = self.account();
+        let inbox = self.inbox(&account);
+        let consumer = ConsumerId::parse(&format!("s{}", self.roll(2))).expect("valid");
+        let request =
+            OpenStream { inbox: inbox.clone(), consumer, window: 8, resume_token: String::new() };
+        let settings = StreamSettings {
+            heartbeat: Span::millis(300),
+            age_max: Span::seconds(2),
+            write_stall_max: Span::millis(500),
+        };
+        let mut frames =
+            match stream::open(&self.engine, request, settings, self.streams.clone()).await {
+                Ok(frames) => frames,
+                Err(refusal) => return self.refused("stream", &refusal, &[]),
+            };
+        for _ in 0..4 {
+            match frames.recv().await {
+                Some(Ok(Frame::Deliveries { results, .. })) => {
+                    self.hunt.count("stream", "results");
+                    for (delivery, _) in results {
+                        let inbox = inbox.inbox.clone();
+                        let target = AckTarget { inbox, sequence: delivery.key.sequence };
+                        self.hunt.queued(&account, target);
+                    }
+                }
+                Some(Ok(_)) => self.hunt.count("stream", "frame"),
+                Some(Err(refusal)) => {
+                    self.refused("stream", &refusal, &[&["STREAM_SUPERSEDED"]]);
+                }
+                None => break,
+            }
+        }
+    }
+
+    /// Releases a lock by hand: of its holder, or of somebody who does not hold it.
+    async fn release(&mut self) {
+        let account = self.account();
+        let Ok(locks) = self.engine.store().list_locks(&account, "", 20).await else {
+            return self.hunt.fault("locks could not be read".to_owned());
+        };
+        let Some(lock) = locks.into_iter().next() else { return };
+        let nobody = || OperationId::parse("nobody").expect("valid");
+        let operation_id = lock.holder.map_or_else(nobody, |holder| holder.operation_id);
+        let (reason, subject) = ("hunt".to_owned(), self.name.clone());
+        let command = Command::ReleaseLock { target: lock.key, operation_id, reason, subject };
+        match self.engine.run(command).await {
+            Ok(_) => self.hunt.count("release", "OK"),
+            Err(refusal) => self.refused("release", &refusal, &[&["NO_SUCH_LOCK"]]),
+        }
+    }
+
+    /// Counts replays of a recent operation, to be folded beside everything else.
+    async fn replay(&mut self) {
+        let Some((key, _)) = self.hunt.operation(self.dice >> 20) else { return };
+        self.roll(2);
+        match self.engine.run(Command::FoldReplays { key, count: 1 }).await {
+            Ok(_) => self.hunt.count("fold", "OK"),
+            Err(refusal) => self.refused("fold", &refusal, &[]),
+        }
+    }
+
+    /// Counts a refusal; any but the honest ones is a fault.
+    fn refused(&self, kind: &str, refusal: &Refusal, honest: &[&[&str]]) {
+        let reason = refusal.reason();
+        self.hunt.count(kind, reason);
+        if !honest.concat().contains(&reason) {
+            self.hunt.fault(format!("{kind} of {} was refused with {refusal:?}", self.name));
+        }
+    }
+}
+
+fn owned_by(account: &Account, instruction: Instruction) -> Command {
+    let mut command = instruction.command();
+    if let Command::Submit(submit) = &mut command {
+        submit.key.account = account.clone();
+    }
+    command
+}
