@@ -6,7 +6,6 @@
 
 mod sources;
 pub mod store_url;
-mod texts;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -18,10 +17,9 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
-    texts::{option_span_text, span_text},
 };
 use crate::{
-    domain::{ids::Span, policy::Policy},
+    domain::{ids::Span, policy::Policy, spans::span_text},
     telemetry::process::LogFormat,
 };
 
@@ -56,6 +54,13 @@ pub struct Config {
     /// Connections to PostgreSQL for transactions: a lane uses one at a time, the others stand by.
     /// Beside them a replica opens up to four for what callers read, and two for its own upkeep.
     pub pool_size: usize,
+    /// Connections to the gRPC listener at once: each costs a file descriptor and tens of KiB, so
+    /// that these fit into the memory of a small machine and into a usual limit of descriptors.
+    /// Whatever comes on top waits in the kernel's queue.
+    pub connections_max: usize,
+    /// Streams and watches of one account at once, on this server: many times what the editors of
+    /// a large team hold open, and few enough that one account can't take the memory of all.
+    pub account_streams_max: usize,
     /// How often what is due is looked for, and what waits is re-read: a lost hint costs at most
     /// this long.
     #[serde(with = "span_text")]
@@ -76,43 +81,8 @@ pub struct Config {
     /// after which orchestrators kill.
     #[serde(with = "span_text")]
     pub drain_deadline: Span,
-    /// The clocks and limits of the contract.
-    pub policy: PolicySettings,
-}
-
-/// The clocks and limits of contract sections 6 and 8, as settings. [`Policy`] says what each is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "each field is described at the field of `Policy` of its name")]
-pub struct PolicySettings {
-    #[serde(with = "span_text")]
-    pub admission_window: Span,
-    #[serde(with = "span_text")]
-    pub record_retention: Span,
-    #[serde(with = "span_text")]
-    pub tombstone_retention: Span,
-    #[serde(with = "span_text")]
-    pub ack_window: Span,
-    #[serde(with = "span_text")]
-    pub ack_deadline: Span,
-    pub retry_budget: i32,
-    #[serde(with = "span_text")]
-    pub backoff_first: Span,
-    #[serde(with = "span_text")]
-    pub backoff_limit: Span,
-    #[serde(with = "span_text")]
-    pub lock_limit: Span,
-    #[serde(with = "span_text")]
-    pub start_deadline: Span,
-    #[serde(with = "span_text")]
-    pub max_clock_skew: Span,
-    pub inbox_slots: i64,
-    pub inboxes_max: i64,
-    pub in_flight_max: i64,
-    pub arguments_bytes_max: usize,
-    pub document_bytes_max: usize,
-    #[serde(with = "span_text")]
-    pub consumer_lease: Span,
+    /// The clocks and limits of contract sections 6 and 8.
+    pub policy: Policy,
 }
 
 /// Arguments and documents stay below this: a client decodes 4 MiB by default, and its envelope
@@ -120,6 +90,8 @@ pub struct PolicySettings {
 const BODY_BYTES_LIMIT: usize = 3 * 1024 * 1024;
 /// More lanes than this only fight over the store.
 const LANES_LIMIT: usize = 64;
+/// More connections than this need more than one process.
+const CONNECTIONS_LIMIT: usize = 1_000_000;
 /// PostgreSQL allows 100 connections by default, for all replicas together.
 const POOL_LIMIT: usize = 100;
 
@@ -137,12 +109,14 @@ impl Default for Config {
             log_format: LogFormat::Auto,
             lanes: 2,
             pool_size: 8,
+            connections_max: 10_000,
+            account_streams_max: 1_000,
             sweep_interval: Span::seconds(1),
             heartbeat: Span::seconds(20),
             write_stall: Span::seconds(30),
             stream_age: Span::minutes(30),
             drain_deadline: Span::seconds(10),
-            policy: PolicySettings::from(Policy::default()),
+            policy: Policy::default(),
         }
     }
 }
@@ -162,7 +136,7 @@ impl Config {
     /// # Errors
     /// One sentence that names the setting and its limit, or the two that contradict each other.
     pub fn check(&self) -> Result<(), String> {
-        self.policy.to_policy().check()?;
+        self.policy.check()?;
         let spans = [
             ("sweep_interval", self.sweep_interval),
             ("heartbeat", self.heartbeat),
@@ -187,6 +161,12 @@ impl Config {
                 self.lanes
             ));
         }
+        if self.connections_max < 1 || self.account_streams_max < 1 {
+            return Err("connections_max and account_streams_max must be at least 1".to_owned());
+        }
+        if self.connections_max > CONNECTIONS_LIMIT {
+            return Err(format!("connections_max must be at most {CONNECTIONS_LIMIT}"));
+        }
         if self.tls_cert.is_some() != self.tls_key.is_some() {
             return Err("tls_cert and tls_key come together".to_owned());
         }
@@ -197,55 +177,6 @@ impl Config {
         match bodies.into_iter().find(|(_, size)| !(1..=BODY_BYTES_LIMIT).contains(size)) {
             Some((name, _)) => Err(format!("{name} must be 1 to {BODY_BYTES_LIMIT}")),
             None => Ok(()),
-        }
-    }
-}
-
-impl PolicySettings {
-    /// The policy that these settings mean.
-    pub fn to_policy(&self) -> Policy {
-        Policy {
-            admission_window: self.admission_window,
-            record_retention: self.record_retention,
-            tombstone_retention: self.tombstone_retention,
-            ack_window: self.ack_window,
-            ack_deadline: self.ack_deadline,
-            retry_budget: self.retry_budget,
-            backoff_first: self.backoff_first,
-            backoff_limit: self.backoff_limit,
-            lock_limit: self.lock_limit,
-            start_deadline: self.start_deadline,
-            max_clock_skew: self.max_clock_skew,
-            inbox_slots: self.inbox_slots,
-            inboxes_max: self.inboxes_max,
-            in_flight_max: self.in_flight_max,
-            arguments_bytes_max: self.arguments_bytes_max,
-            document_bytes_max: self.document_bytes_max,
-            consumer_lease: self.consumer_lease,
-        }
-    }
-}
-
-impl From<Policy> for PolicySettings {
-    fn from(policy: Policy) -> Self {
-        PolicySettings {
-            admission_window: policy.admission_window,
-            record_retention: policy.record_retention,
-            tombstone_retention: policy.tombstone_retention,
-            ack_window: policy.ack_window,
-            ack_deadline: policy.ack_deadline,
-            retry_budget: policy.retry_budget,
-            backoff_first: policy.backoff_first,
-            backoff_limit: policy.backoff_limit,
-            lock_limit: policy.lock_limit,
-            start_deadline: policy.start_deadline,
-            max_clock_skew: policy.max_clock_skew,
-            inbox_slots: policy.inbox_slots,
-            inboxes_max: policy.inboxes_max,
-            in_flight_max: policy.in_flight_max,
-            arguments_bytes_max: policy.arguments_bytes_max,
-            document_bytes_max: policy.document_bytes_max,
-            consumer_lease: policy.consumer_lease,
         }
     }
 }

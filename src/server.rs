@@ -4,14 +4,16 @@
 //! What must stay true: a shutdown first tells the probes, then ends the streams, then lets what
 //! runs complete, and ends by its deadline whatever a peer does. Deliberately not here: signals.
 
+mod connections;
 mod tls;
 
-use std::{io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::server::TcpIncoming;
 
+use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health},
     config::{Config, StoreUrl, store_url::StoreLocation},
@@ -94,7 +96,7 @@ impl Server {
         let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
         let store = open_store(store, &config, &seams).await?;
         let settings = EngineSettings { lanes: config.lanes };
-        let engine = Engine::start(store, config.policy.to_policy(), settings, seams);
+        let engine = Engine::start(store, config.policy.clone(), settings, seams);
         Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
     }
 
@@ -145,7 +147,7 @@ impl Server {
         let stop = CancellationToken::new();
         probe(&self.engine, &health).await;
         self.start_background(&health, listeners.admin, &stop);
-        let api = Api::new(self.engine.clone(), self.stream_settings(), drain.clone());
+        let api = self.api(drain.clone());
         let mut serving = pin!(self.serve_grpc(api, &health, listeners.grpc, drain.clone()));
         let failed = self.engine.failed();
         let ended = tokio::select! {
@@ -193,26 +195,30 @@ impl Server {
         drain: CancellationToken,
     ) -> Result<(), ServerError> {
         let access = self.access.clone();
+        let places = Places::new(self.config.connections_max);
         match &self.tls {
             None => {
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let listener = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let incoming = pin!(connections::incoming(listener, places));
                 api::transport::serve(api, access, health, incoming, drain).await?;
             }
             Some(tls) => {
                 let seams = self.engine.seams();
-                let incoming = tls::incoming(listener, Arc::clone(tls), seams, drain.clone());
+                let incoming =
+                    tls::incoming(listener, Arc::clone(tls), places, seams, drain.clone());
                 api::transport::serve(api, access, health, incoming, drain).await?;
             }
         }
         Ok(())
     }
 
-    fn stream_settings(&self) -> StreamSettings {
-        StreamSettings {
+    fn api(&self, drain: CancellationToken) -> Api {
+        let streams = StreamSettings {
             heartbeat: self.config.heartbeat,
             age_max: self.config.stream_age,
             write_stall_max: self.config.write_stall,
-        }
+        };
+        Api::new(self.engine.clone(), streams, self.config.account_streams_max, drain)
     }
 
     fn start_background(
@@ -268,7 +274,6 @@ pub async fn open_store(
 ) -> Result<Store, OpenError> {
     match store.location() {
         StoreLocation::Sqlite(path) => {
-            make_folder(path)?;
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
@@ -279,14 +284,6 @@ pub async fn open_store(
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
     }
-}
-
-fn make_folder(path: &Path) -> Result<(), OpenError> {
-    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
-        return Ok(());
-    };
-    std::fs::create_dir_all(folder)
-        .map_err(|error| OpenError(format!("cannot make {}: {error}", folder.display())))
 }
 
 async fn probe_until(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use receiptd::{
     api::auth::Access,
     config::{Config, StoreUrl},
-    domain::ids::Span,
+    domain::{ids::Span, policy::Policy},
     engine::{Engine, seams::Seams},
     proto::{
         self, inbox_service_client::InboxServiceClient,
@@ -204,6 +204,134 @@ async fn a_wait_is_answered_before_the_caller_gives_up() {
     assert_eq!(waited.origin(), proto::Origin::Attached);
     let state = waited.operation.expect("an operation").state();
     assert_eq!(state, proto::operation::State::Applied);
+}
+
+/// A queue that stands still: another writer holds the embedded store until this is dropped.
+fn stand_still(hosted: &Hosted) -> rusqlite::Connection {
+    let writer = rusqlite::Connection::open(hosted.directory.path().join("receiptd.db"));
+    let writer = writer.expect("the store's file");
+    writer.busy_timeout(Duration::from_secs(5)).expect("a number");
+    writer.execute_batch("BEGIN IMMEDIATE").expect("the one writer");
+    writer
+}
+
+#[tokio::test]
+async fn time_in_the_queue_counts_against_the_callers_own() {
+    use proto::batch_submit_result::Result as Item;
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let mut holder = append(&fresh_id(), "notes/a");
+    let intent = holder.intent.as_mut().expect("there is one");
+    intent.lock_mode = proto::LockMode::UntilAcked.into();
+    operations.submit_operation(holder).await.expect("applied");
+    let waiter = |patience: Duration| {
+        let mut waiter = append(&fresh_id(), "notes/a");
+        waiter.wait = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+        let batch = proto::BatchSubmitOperationsRequest { requests: vec![waiter.clone()] };
+        let (mut single, mut batch) = (Request::new(waiter), Request::new(batch));
+        single.set_timeout(patience);
+        batch.set_timeout(patience);
+        (single, batch)
+    };
+    let (single, batch) = waiter(Duration::from_millis(2_000));
+    let mut in_batch = operations.clone();
+    let standing = stand_still(&hosted);
+    let released = async {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        drop(standing);
+    };
+    let (single, batch, ()) = tokio::join!(
+        operations.submit_operation(single),
+        in_batch.batch_submit_operations(batch),
+        released
+    );
+    let accepted = proto::operation::State::Accepted;
+    let state = |answer: proto::SubmitOperationResponse| answer.operation.expect("there").state();
+    assert_eq!(state(single.expect("in time").into_inner()), accepted);
+    let item = batch.expect("in time").into_inner().results.remove(0).result;
+    let Some(Item::Response(response)) = item else { panic!("{item:?}") };
+    assert_eq!(state(response), accepted);
+}
+
+#[tokio::test]
+async fn a_full_inbox_tells_its_limit_and_when_a_slot_is_free() {
+    use proto::batch_submit_result::Result as Item;
+    let policy = Policy { inbox_slots: 1, ack_window: Span::seconds(40), ..Policy::default() };
+    let hosted = host(Access::Local, Config { policy, ..Config::default() }).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let first = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
+    let first = first.expect("applied").into_inner().deliveries.remove(0);
+    // Told in milliseconds.
+    let expires = first.expire_time.expect("a time").to_string()[..23].to_owned() + "Z";
+    let refused = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
+    let refused = refused.expect_err("no slot");
+    let info = refused.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(info.reason, "INBOX_FULL");
+    let told = |name: &str| info.metadata.get(name).map(String::as_str);
+    assert_eq!((told("limit"), told("in_use")), (Some("1"), Some("1")));
+    assert_eq!(told("earliest_release"), Some(expires.as_str()));
+    let retry = refused.get_details_retry_info().and_then(|info| info.retry_delay);
+    let soon = Duration::from_secs(1)..=Duration::from_secs(40);
+    assert!(retry.is_some_and(|retry| soon.contains(&retry)), "{retry:?}");
+    let batch = vec![append(&fresh_id(), "notes/a")];
+    let batch = proto::BatchSubmitOperationsRequest { requests: batch };
+    let answered = operations.batch_submit_operations(batch).await.expect("answers");
+    let item = answered.into_inner().results.remove(0).result;
+    let Some(Item::Error(error)) = item else { panic!("{item:?}") };
+    assert_eq!(error.metadata.get("earliest_release"), Some(&expires));
+    assert!(error.retry_delay.is_some());
+}
+
+#[tokio::test]
+async fn an_account_has_a_bounded_number_of_streams_and_watches() {
+    let config = Config { account_streams_max: 1, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let channel = channel(&hosted).await;
+    let mut operations = OperationServiceClient::new(channel.clone());
+    let mut inboxes = InboxServiceClient::new(channel);
+    let id = fresh_id();
+    operations.submit_operation(append(&id, "notes/a")).await.expect("applied");
+    let stream = |inbox: &str| proto::StreamDeliveriesRequest {
+        inbox: inbox.to_owned(),
+        ..Default::default()
+    };
+    let first = inboxes.stream_deliveries(stream("default")).await.expect("opens");
+    let watch = proto::WatchOperationRequest { operation_id: id, ..Default::default() };
+    let watched = operations.watch_operation(watch).await.map(drop);
+    let streamed = inboxes.stream_deliveries(stream("other")).await.map(drop);
+    for refused in [watched, streamed] {
+        let refused = refused.expect_err("no place");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        let info = refused.get_details_error_info().expect("an ErrorInfo");
+        assert_eq!((info.reason.as_str(), info.metadata["limit"].as_str()), ("ACCOUNT_QUOTA", "1"));
+    }
+    let inbox = proto::GetInboxRequest { inbox: "other".to_owned() };
+    let absent = inboxes.get_inbox(inbox).await.expect_err("nothing was opened");
+    assert_eq!(absent.code(), Code::NotFound);
+    drop(first);
+    // The server learns of the end a little later.
+    let opens = async {
+        while inboxes.stream_deliveries(stream("other")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), opens).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn what_finds_no_place_among_the_connections_waits_for_one() {
+    let config = Config { connections_max: 1, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let first = channel(&hosted).await;
+    let mut operations = OperationServiceClient::new(first.clone());
+    operations.submit_operation(append(&fresh_id(), "notes/a")).await.expect("applied");
+    let mut second = OperationServiceClient::new(channel(&hosted).await);
+    let mut waiting = std::pin::pin!(second.submit_operation(append(&fresh_id(), "notes/a")));
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(early.is_err(), "there is one place");
+    drop((first, operations));
+    let late = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+    late.expect("the place is free again").expect("applied");
 }
 
 #[tokio::test]

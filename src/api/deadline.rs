@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
 use tonic::metadata::MetadataMap;
 
 /// The answer leaves at least this long before the caller gives up.
@@ -9,15 +10,32 @@ const MARGIN_LEAST: Duration = Duration::from_millis(50);
 /// And never earlier than this.
 const MARGIN_MOST: Duration = Duration::from_millis(100);
 
-/// How long an answer may be held back: what was asked for, but no longer than shortly before the
-/// caller gives up.
-pub fn patience(metadata: &MetadataMap, wait: Duration) -> Duration {
-    match grpc_timeout(metadata) {
-        Some(timeout) => {
+/// When an answer has to leave: shortly before its caller gives up, if it ever does.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerBy(Option<Instant>);
+
+impl AnswerBy {
+    /// Made first thing in a handler: whatever the call waits for afterwards, also for its turn in
+    /// the engine's queue, is time that the caller has already waited.
+    pub fn of(metadata: &MetadataMap, entered: Instant) -> Self {
+        AnswerBy(grpc_timeout(metadata).map(|timeout| {
             let margin = (timeout / 10).clamp(MARGIN_LEAST, MARGIN_MOST);
-            wait.min(timeout.saturating_sub(margin))
+            entered + timeout.saturating_sub(margin)
+        }))
+    }
+
+    /// The end of a wait that begins now.
+    pub fn end_of(self, wait: Duration) -> Instant {
+        let end = Instant::now() + wait;
+        self.0.map_or(end, |latest| latest.min(end))
+    }
+
+    /// What is only good to know: nothing, where it does not come in time.
+    pub async fn in_time<T>(self, known: impl Future<Output = Option<T>>) -> Option<T> {
+        match self.0 {
+            Some(latest) => timeout_at(latest, known).await.unwrap_or(None),
+            None => known.await,
         }
-        None => wait,
     }
 }
 
@@ -70,14 +88,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_answer_leaves_before_the_caller_gives_up() {
-        let wait = Duration::from_secs(60);
-        assert_eq!(patience(&MetadataMap::new(), wait), wait);
-        assert_eq!(patience(&with("5S"), wait), Duration::from_millis(4_900));
-        assert_eq!(patience(&with("600m"), wait), Duration::from_millis(540));
-        assert_eq!(patience(&with("200m"), wait), Duration::from_millis(150));
-        assert_eq!(patience(&with("10m"), wait), Duration::ZERO);
-        assert_eq!(patience(&with("5S"), Duration::from_secs(1)), Duration::from_secs(1));
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_leaves_before_the_caller_gives_up() {
+        let entered = Instant::now();
+        let minute = Duration::from_secs(60);
+        let end = |text, wait| AnswerBy::of(&with(text), entered).end_of(wait) - entered;
+        assert_eq!(AnswerBy::of(&MetadataMap::new(), entered).end_of(minute), entered + minute);
+        assert_eq!(end("5S", minute), Duration::from_millis(4_900));
+        assert_eq!(end("600m", minute), Duration::from_millis(540));
+        assert_eq!(end("200m", minute), Duration::from_millis(150));
+        assert_eq!(end("10m", minute), Duration::ZERO);
+        assert_eq!(end("5S", Duration::from_secs(1)), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_the_queue_is_the_callers_time() {
+        let entered = Instant::now();
+        let answer_by = AnswerBy::of(&with("600m"), entered);
+        tokio::time::advance(Duration::from_millis(400)).await;
+        let end = answer_by.end_of(Duration::from_secs(60));
+        assert_eq!(end - entered, Duration::from_millis(540));
+        let read = answer_by.in_time(std::future::pending::<Option<()>>()).await;
+        assert_eq!((read, entered.elapsed().as_millis()), (None, 540));
+        assert_eq!(answer_by.in_time(async { Some(1) }).await, Some(1), "what is there is told");
     }
 }

@@ -12,6 +12,7 @@ use super::{
     caller,
     convert::{inboxes as convert, lists, operations},
     pages::{unpack_name, unpack_number},
+    places::Placed,
     status::Refused,
     unexpected,
 };
@@ -31,7 +32,7 @@ type DeliveryStream =
 
 #[tonic::async_trait]
 impl InboxService for Api {
-    type StreamDeliveriesStream = DeliveryStream;
+    type StreamDeliveriesStream = Placed<DeliveryStream>;
 
     async fn stream_deliveries(
         &self,
@@ -39,7 +40,8 @@ impl InboxService for Api {
     ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
         let answer = async {
             let caller = caller(&request, Permission::Receive)?;
-            self.stream(&caller.account, request.into_inner()).await
+            let place = self.place(&caller)?;
+            Ok(place.hold(self.stream(&caller.account, request.into_inner()).await?))
         };
         self.answer(answer.await)
     }

@@ -14,6 +14,7 @@ mod inboxes;
 mod operation_lists;
 mod operations;
 mod pages;
+mod places;
 mod shown;
 pub mod shutdown;
 pub mod status;
@@ -26,7 +27,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
-use self::{auth::Permission, pages::Pages, status::Refused};
+use self::{
+    auth::Permission,
+    pages::Pages,
+    places::{Place, Places},
+    status::Refused,
+};
 use crate::{
     domain::{command::Reply, ids::Account, refusal::Refusal},
     engine::Engine,
@@ -42,17 +48,30 @@ pub struct Api(Arc<Parts>);
 struct Parts {
     engine: Engine,
     streams: StreamSettings,
+    places: Places,
     drain: CancellationToken,
 }
 
 impl Api {
-    /// Services in front of `engine`; their streams end when `drain` is cancelled.
-    pub fn new(engine: Engine, streams: StreamSettings, drain: CancellationToken) -> Self {
-        Api(Arc::new(Parts { engine, streams, drain }))
+    /// Services in front of `engine`; their streams end when `drain` is cancelled, and an account
+    /// has at most `account_streams_max` of them.
+    pub fn new(
+        engine: Engine,
+        streams: StreamSettings,
+        account_streams_max: usize,
+        drain: CancellationToken,
+    ) -> Self {
+        let places = Places::new(account_streams_max);
+        Api(Arc::new(Parts { engine, streams, places, drain }))
     }
 
     fn engine(&self) -> &Engine {
         &self.0.engine
+    }
+
+    /// Taken first thing for a stream or a watch.
+    fn place(&self, caller: &auth::Principal) -> Result<Place, Refused> {
+        Ok(self.0.places.take(&caller.account)?)
     }
 
     fn drain(&self) -> &CancellationToken {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -10,6 +11,8 @@ use super::{
     auth::{self, Permission, Principal},
     caller,
     convert::{self, Identity, operations, times},
+    deadline::AnswerBy,
+    places::Placed,
     status::Refused,
     unexpected,
 };
@@ -29,16 +32,18 @@ const BATCH_MAX: usize = 100;
 
 #[tonic::async_trait]
 impl OperationService for Api {
-    type WatchOperationStream = ReceiverStream<Result<proto::WatchOperationResponse, Status>>;
+    type WatchOperationStream =
+        Placed<ReceiverStream<Result<proto::WatchOperationResponse, Status>>>;
 
     async fn submit_operation(
         &self,
         request: Request<proto::SubmitOperationRequest>,
     ) -> Result<Response<proto::SubmitOperationResponse>, Status> {
+        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
         let answer = async {
             let caller = auth::principal(&request)?;
-            let (metadata, _, request) = request.into_parts();
-            self.submit(&caller, request, &metadata).await
+            let request = request.into_inner();
+            self.submit(&caller, request, answer_by).await
         };
         self.answer(answer.await)
     }
@@ -47,10 +52,11 @@ impl OperationService for Api {
         &self,
         request: Request<proto::BatchSubmitOperationsRequest>,
     ) -> Result<Response<proto::BatchSubmitOperationsResponse>, Status> {
+        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
         let answer = async {
             let caller = auth::principal(&request)?;
-            let (metadata, _, request) = request.into_parts();
-            self.batch_submit(caller, request.requests, &metadata).await
+            let request = request.into_inner();
+            self.batch_submit(caller, request.requests, answer_by).await
         };
         self.answer(answer.await)
     }
@@ -99,9 +105,10 @@ impl OperationService for Api {
     ) -> Result<Response<Self::WatchOperationStream>, Status> {
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
+            let place = self.place(&caller)?;
             let request = request.into_inner();
             let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
-            self.watch(&caller, identity.key(&caller.account)).await
+            Ok(place.hold(self.watch(&caller, identity.key(&caller.account)).await?))
         };
         self.answer(answer.await)
     }

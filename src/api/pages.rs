@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// One list of one account with one filter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Pages<'a> {
     /// The store's key.
     pub key: &'a [u8; 32],

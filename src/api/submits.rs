@@ -7,13 +7,12 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tonic::metadata::MetadataMap;
 
 use super::{
     Api,
     auth::{Permission, Principal},
     convert::{self, operations, submit::SubmitForm},
-    deadline::patience,
+    deadline::AnswerBy,
     shown::Shown,
     status::Refused,
     unexpected,
@@ -21,9 +20,11 @@ use super::{
 use crate::{
     domain::{
         command::{Command, Intention, Origin, Reply, Submitted},
+        delivery::InboxKey,
         ids::Invalid,
         operation::OperationKey,
         recovery,
+        refusal::Refusal,
     },
     proto,
 };
@@ -37,20 +38,24 @@ impl Api {
         &self,
         caller: &Principal,
         request: proto::SubmitOperationRequest,
-        metadata: &MetadataMap,
+        answer_by: AnswerBy,
     ) -> Result<proto::SubmitOperationResponse, Refused> {
         let policy = self.engine().policy();
         let SubmitForm { submit, wait } =
             convert::submit::submit(request, &caller.account, &caller.subject, policy)?;
         let key = submit.key.clone();
         caller.may(Permission::Submit).map_err(Refused::about(&key.id))?;
-        let reply = self.engine().run(Command::Submit(Box::new(submit))).await;
-        let submitted = match reply.map_err(Refused::about(&key.id))? {
-            Reply::Submitted(submitted) => *submitted,
-            other => return Err(Refused::about(&key.id)(unexpected(&other))),
+        let inbox = submit.inbox.clone();
+        let inbox = inbox.map(|inbox| InboxKey { account: key.account.clone(), inbox });
+        let refusal = match self.engine().run(Command::Submit(Box::new(submit))).await {
+            Ok(Reply::Submitted(submitted)) => {
+                let wait = wait.to_std();
+                return Ok(self.submit_answer(caller, &key, *submitted, wait, answer_by).await);
+            }
+            Ok(other) => unexpected(&other),
+            Err(refusal) => self.release_told(refusal, inbox, answer_by).await,
         };
-        let wait = patience(metadata, wait.to_std());
-        Ok(self.submit_answer(caller, &key, submitted, wait).await)
+        Err(Refused::about(&key.id)(refusal))
     }
 
     /// Cannot fail: the record is durable.
@@ -60,6 +65,7 @@ impl Api {
         key: &OperationKey,
         submitted: Submitted,
         wait: Duration,
+        answer_by: AnswerBy,
     ) -> proto::SubmitOperationResponse {
         let (origin, intention) = (submitted.origin, submitted.intention);
         let remarks = submitted
@@ -75,7 +81,7 @@ impl Api {
             .collect();
         let mut shown = Shown::of_submitted(submitted);
         match intention {
-            Intention::Execute => self.complete(key, &mut shown, origin, wait).await,
+            Intention::Execute => self.complete(key, &mut shown, origin, wait, answer_by).await,
             Intention::ValidateOnly => {}
         }
         if caller.may(Permission::Read).is_err() {
@@ -106,19 +112,42 @@ impl Api {
         shown: &mut Shown,
         origin: Origin,
         wait: Duration,
+        answer_by: AnswerBy,
     ) {
         match origin {
             Origin::Attached | Origin::Replayed => self.engine().count_replay(key),
             Origin::Executed => {}
         }
         let waits = !wait.is_zero() && !shown.operation.state.ends_the_wait();
+        // Without an answer in time, what the deciding batch held is the state in force.
         let read = match (waits, shown.lacks_something()) {
-            (true, _) => self.await_end(key, wait).await,
-            (false, true) => self.look_up_again(key).await,
+            (true, _) => answer_by.in_time(self.await_end(key, answer_by.end_of(wait))).await,
+            (false, true) => answer_by.in_time(self.look_up_again(key)).await,
             (false, false) => None,
         };
         if let Some(read) = read {
             *shown = read;
+        }
+    }
+
+    /// Adds to INBOX_FULL when a slot is free for certain: at the latest when the oldest open
+    /// delivery expires. The rules load no delivery for a submit, so they don't know; and the
+    /// refusal stands without it, where it can't be read.
+    async fn release_told(
+        &self,
+        refusal: Refusal,
+        inbox: Option<InboxKey>,
+        answer_by: AnswerBy,
+    ) -> Refusal {
+        let (Refusal::InboxFull { limit, in_use, .. }, Some(inbox)) = (&refusal, inbox) else {
+            return refusal;
+        };
+        let oldest = async { self.engine().store().oldest_open(&inbox).await.unwrap_or(None) };
+        let oldest = answer_by.in_time(oldest).await;
+        Refusal::InboxFull {
+            limit: *limit,
+            in_use: *in_use,
+            earliest_release: oldest.map(|delivery| delivery.expire_time),
         }
     }
 
@@ -127,7 +156,7 @@ impl Api {
         &self,
         caller: Arc<Principal>,
         requests: Vec<proto::SubmitOperationRequest>,
-        metadata: &MetadataMap,
+        answer_by: AnswerBy,
     ) -> Result<proto::BatchSubmitOperationsResponse, Refused> {
         if requests.len() > BATCH_MAX {
             let problem = format!("must be at most {BATCH_MAX}");
@@ -136,7 +165,7 @@ impl Api {
         caller.may(Permission::Submit)?;
         // Each future hands its command to the engine when it is first polled, and they are first
         // polled in their order.
-        let submits = requests.into_iter().map(|request| self.submit(&caller, request, metadata));
+        let submits = requests.into_iter().map(|request| self.submit(&caller, request, answer_by));
         let results = join_all(submits).await.into_iter().map(|outcome| self.item(outcome));
         Ok(proto::BatchSubmitOperationsResponse { results: results.collect() })
     }

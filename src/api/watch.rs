@@ -3,8 +3,6 @@
 //! What must stay true: a waiter registers before it reads; a hint only makes it read again; every
 //! wait ends by outcome, time, shutdown or disconnect.
 
-use std::time::Duration;
-
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -76,8 +74,7 @@ impl Api {
 
     /// Waits until the operation's state ends the wait, or the time is up; the state in force
     /// then, unless it can't be read.
-    pub(super) async fn await_end(&self, key: &OperationKey, wait: Duration) -> Option<Shown> {
-        let deadline = Instant::now() + wait;
+    pub(super) async fn await_end(&self, key: &OperationKey, end: Instant) -> Option<Shown> {
         let watch = self.engine().wake().watch_operation(key.clone());
         loop {
             let shown = self.look_up_again(key).await?;
@@ -87,7 +84,7 @@ impl Api {
             tokio::select! {
                 biased;
                 () = self.drain().cancelled() => return Some(shown),
-                () = tokio::time::sleep_until(deadline) => return Some(shown),
+                () = tokio::time::sleep_until(end) => return Some(shown),
                 () = watch.changed() => {}
             }
         }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     EXIT_FAILURE, Failure,
-    connection::{ConnectArgs, EXIT_PENDING, IdentityArgs, OutputArgs, call_failed},
+    connection::{ConnectArgs, EXIT_PENDING, IdentityArgs, OutputArgs, change_failed},
     json,
     output::{facts, next_facts, operation_facts, say_as},
 };
@@ -20,6 +20,7 @@ Exit codes:
   0  cancelled: no effect
   1  too late, with the receipt; or anything that has no other code
   2  wrong arguments, or the request is not valid
+  5  not known: no answer came; look up the same id, or cancel it again
   6  asked for; the operation still runs";
 
 /// Cancel an operation that has not begun.
@@ -47,8 +48,10 @@ pub struct CancelArgs {
 pub async fn run(args: CancelArgs) -> Result<ExitCode, Failure> {
     let identity = args.identity.identity()?;
     let client = args.connect.client()?;
-    let response =
-        client.cancel(&identity, &args.reason).await.map_err(|failure| call_failed(&failure))?;
+    let response = client.cancel(&identity, &args.reason).await.map_err(|failure| {
+        let look_up = args.connect.get_command(&identity);
+        change_failed(&failure, &format!("Look it up, or cancel it again:\n  {look_up}"))
+    })?;
     say_as(args.output.output, || json::cancelled(&response), || table(&response))?;
     Ok(match response.outcome() {
         CancelOutcome::Cancelled => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@
 //! What must stay true: a token is never printed; an exit code says what is known of the effect,
 //! so that a script never has to read prose.
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{convert::Infallible, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 
@@ -12,7 +12,7 @@ use super::{EXIT_FAILURE, EXIT_USAGE, Failure};
 use crate::{
     client::{
         connect::{Client, ConnectOptions, Secret, Trust},
-        error as client_error,
+        error::{self as client_error, FailureOutcome},
         identity::{OperationIdentity, millis_of},
         retry::RetryLimits,
     },
@@ -50,8 +50,9 @@ pub struct ConnectArgs {
     #[arg(long, env = "RECEIPTD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
     pub endpoint: String,
     /// The bearer token. Prefer --token-file: arguments are visible to other processes.
-    #[arg(long, env = "RECEIPTD_TOKEN", hide_env_values = true, conflicts_with = "token_file")]
-    pub token: Option<String>,
+    #[arg(long, env = "RECEIPTD_TOKEN", hide_env_values = true, conflicts_with = "token_file",
+        value_parser = parse_secret)]
+    pub token: Option<Secret>,
     /// A file that holds the bearer token.
     #[arg(long, env = "RECEIPTD_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
@@ -71,11 +72,11 @@ impl ConnectArgs {
     pub fn client(&self) -> Result<Client, Failure> {
         let usage = |error: &dyn std::fmt::Display| Failure::new(EXIT_USAGE, error);
         let token = match (&self.token, &self.token_file) {
-            (Some(token), _) => Some(token.trim().to_owned()),
+            (Some(token), _) => Some(token.clone()),
             (None, Some(path)) => {
                 let text = fs::read_to_string(path)
                     .map_err(|error| usage(&format!("{}: {error}", path.display())))?;
-                Some(text.trim().to_owned())
+                Some(Secret::new(text.trim()))
             }
             (None, None) => None,
         };
@@ -86,7 +87,7 @@ impl ConnectArgs {
             None => Trust::PublicRoots,
         };
         let options = ConnectOptions {
-            token: token.map(Secret::new),
+            token,
             trust,
             connect_timeout: self.timeout.min(Duration::from_secs(5)),
             limits: RetryLimits {
@@ -117,6 +118,10 @@ impl ConnectArgs {
         }
         command
     }
+}
+
+fn parse_secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::new(text.trim()))
 }
 
 /// How an answer is printed.
@@ -170,6 +175,17 @@ pub fn parse_mint_time(text: &str) -> Result<i64, String> {
         .map_err(|_| "neither RFC 3339 nor milliseconds since 1970".to_owned())
 }
 
+/// Reads how many lines a list may have.
+///
+/// # Errors
+/// A sentence for the person who typed it.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        Ok(_) | Err(_) => Err("must be a number from 1 on".to_owned()),
+    }
+}
+
 /// The exit code of a state.
 pub fn exit_of_state(state: State) -> ExitCode {
     ExitCode::from(match state {
@@ -183,28 +199,49 @@ pub fn exit_of_state(state: State) -> ExitCode {
 
 /// A failed call as a command's failure.
 pub fn call_failed(failure: &client_error::Failure) -> Failure {
-    let code = match failure.reason.as_deref() {
+    Failure::new(exit_of_failure(failure), told(failure))
+}
+
+/// A failed call that was to change something: whoever can't know whether it did, is told so and
+/// what settles it.
+pub fn change_failed(failure: &client_error::Failure, settle: &str) -> Failure {
+    match failure.outcome {
+        FailureOutcome::Unknown => Failure::new(
+            EXIT_UNKNOWN,
+            format!("it is not known whether this took effect: {}\n{settle}", told(failure)),
+        ),
+        FailureOutcome::NoEffect | FailureOutcome::NeverSent => call_failed(failure),
+    }
+}
+
+fn exit_of_failure(failure: &client_error::Failure) -> u8 {
+    match failure.reason.as_deref() {
         Some("OPERATION_INTENT_MISMATCH") => EXIT_CONFLICT,
         Some("INVALID_FIELD" | "UNKNOWN_ACTION" | "CLOCK_SKEW" | "RESUME_TOKEN_INVALID") => {
             EXIT_USAGE
         }
         _ => EXIT_FAILURE,
-    };
+    }
+}
+
+fn told(failure: &client_error::Failure) -> String {
     let next = failure
         .recovery
         .map(|action| format!(" (next step: {})", super::output::recovery_word(action)))
         .unwrap_or_default();
-    Failure::new(code, format!("{failure}{next}"))
+    format!("{failure}{next}")
 }
 
 #[cfg(test)]
 mod tests {
+    use tonic::{Code, Status};
+
     use super::*;
 
     fn connection(endpoint: &str) -> ConnectArgs {
         ConnectArgs {
             endpoint: endpoint.to_owned(),
-            token: Some("secret".to_owned()),
+            token: None,
             token_file: None,
             ca_file: None,
             timeout: Duration::from_secs(1),
@@ -212,7 +249,38 @@ mod tests {
     }
 
     #[test]
-    fn the_look_up_is_ready_to_paste_and_holds_no_secret() {
+    fn a_token_never_shows() {
+        use clap::Parser;
+        for line in ["get", "cancel", "watch"] {
+            let line = ["receiptd", line, "a", "--mint-time", "5", "--token", "canary"];
+            let parsed = super::super::Cli::try_parse_from(line).expect("good arguments");
+            assert!(!format!("{parsed:?}").contains("canary"));
+        }
+        let mut with_token = connection(DEFAULT_ENDPOINT);
+        with_token.token = Some(Secret::new("canary"));
+        let identity = OperationIdentity::mint_at(1, &[0; 10]);
+        assert!(!with_token.get_command(&identity).contains("canary"));
+    }
+
+    #[test]
+    fn a_change_in_doubt_has_an_exit_code_of_its_own() {
+        let refusal = crate::client::error::tests::refusal;
+        for (status, code) in [
+            (refusal(Code::Unknown, "COMMIT_UNKNOWN", "UNKNOWN"), EXIT_UNKNOWN),
+            (Status::unavailable("gone"), EXIT_UNKNOWN),
+            (Status::deadline_exceeded(""), EXIT_UNKNOWN),
+            (refusal(Code::NotFound, "NO_SUCH_OPERATION", "NO_EFFECT"), EXIT_FAILURE),
+            (refusal(Code::InvalidArgument, "INVALID_FIELD", "NO_EFFECT"), EXIT_USAGE),
+        ] {
+            let failure = client_error::Failure::from(status);
+            let name = failure.to_string();
+            let exit = change_failed(&failure, "look it up").exit_code();
+            assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::from(code)), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_look_up_is_ready_to_paste() {
         let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
         assert_eq!(
             connection("http://other:1").get_command(&identity),

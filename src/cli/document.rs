@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat, call_failed},
+    connection::{ConnectArgs, OutputArgs, OutputFormat, at_least_one, call_failed},
     json,
     output::{facts, list, note, say_as, say_json, time},
 };
@@ -67,7 +67,7 @@ pub struct DocumentListArgs {
     #[arg(long, default_value = "")]
     pub prefix: String,
     /// How many at most.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = at_least_one)]
     pub limit: usize,
     #[command(flatten)]
     /// Where the service is.

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 
 use super::{
     EXIT_FAILURE, EXIT_USAGE, Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat, call_failed},
+    connection::{
+        ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat, at_least_one, call_failed,
+        change_failed,
+    },
     json,
     output::{delivery_word, list, note, say, say_as, state_word, time},
 };
@@ -33,7 +36,15 @@ Examples:
   receiptd inbox ack default 17 18 19
   receiptd inbox list
   receiptd inbox list default
-";
+
+Exit codes:
+  0  done
+  1  anything that has no other code, also a number that the inbox never had
+  2  wrong arguments, or the request is not valid
+  5  it is not known whether the acks arrived: ack the same numbers again";
+
+/// The most rows on one page of the service.
+const PAGE_MAX: usize = 1_000;
 
 /// How long the acks of what was printed may take at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -96,8 +107,8 @@ pub struct InboxListArgs {
     /// The inbox whose deliveries are listed; all inboxes when absent.
     pub inbox: Option<String>,
     /// How many at most.
-    #[arg(long, default_value_t = 100)]
-    pub limit: i32,
+    #[arg(long, default_value_t = 100, value_parser = at_least_one)]
+    pub limit: usize,
     #[command(flatten)]
     /// Where the service is.
     pub connect: ConnectArgs,
@@ -145,14 +156,17 @@ async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
         _ = tokio::signal::ctrl_c() => Ok(()),
         end = print_news(&mut reader, args) => end,
     };
-    if args.ack && !reader.flush(FLUSH_LIMIT).await {
-        note("some results were printed and not acked; they come again");
+    let acked = !args.ack || reader.flush(FLUSH_LIMIT).await;
+    if !acked {
+        note(
+            "it is not known whether the acks of some printed results arrived; they may come again",
+        );
     }
     let state = reader.close().await;
     if !state.resume_token.is_empty() {
         note(format!("go on with: --resume-token {}", state.resume_token));
     }
-    end.map(|()| ExitCode::SUCCESS)
+    end.map(|()| if acked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNKNOWN) })
 }
 
 /// Prints until the end that was asked for.
@@ -280,45 +294,58 @@ async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
             )?;
         }
         None => {
-            let request = ListInboxesRequest { page_size: args.limit, ..Default::default() };
-            let page = client.list_inboxes(request).await.map_err(|it| call_failed(&it))?;
+            let inboxes = all_inboxes(&client, args.limit).await?;
             say_as(
                 format,
-                || json!({ "inboxes": page.inboxes.iter().map(json::inbox).collect::<Vec<_>>() }),
-                || inboxes_table(&page.inboxes),
+                || json!({ "inboxes": inboxes.iter().map(json::inbox).collect::<Vec<_>>() }),
+                || inboxes_table(&inboxes),
             )?;
-            if !page.next_page_token.is_empty() {
-                note(format!("there are more; --limit {} was reached", args.limit));
-            }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
+async fn all_inboxes(client: &Client, limit: usize) -> Result<Vec<Inbox>, Failure> {
+    let mut inboxes = Vec::new();
+    let mut page_token = String::new();
+    while let Some(page_size) = page_size(limit, inboxes.len()) {
+        let request = ListInboxesRequest { page_size, page_token };
+        let page = client.list_inboxes(request).await.map_err(|it| call_failed(&it))?;
+        inboxes.extend(page.inboxes);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(inboxes);
+        }
+    }
+    note(format!("there are more; --limit {limit} was reached"));
+    Ok(inboxes)
+}
+
 async fn all_deliveries(
     client: &Client,
     inbox: &str,
-    limit: i32,
+    limit: usize,
 ) -> Result<Vec<Delivery>, Failure> {
     let mut deliveries = Vec::new();
-    let mut request = ListDeliveriesRequest {
-        inbox: inbox.to_owned(),
-        page_size: limit.clamp(1, 1_000),
-        ..ListDeliveriesRequest::default()
-    };
-    let limit = usize::try_from(limit).unwrap_or(0);
-    loop {
+    let mut request =
+        ListDeliveriesRequest { inbox: inbox.to_owned(), ..ListDeliveriesRequest::default() };
+    while let Some(page_size) = page_size(limit, deliveries.len()) {
+        request.page_size = page_size;
         let page = client.list_deliveries(request.clone()).await.map_err(|it| call_failed(&it))?;
         deliveries.extend(page.deliveries);
-        if deliveries.len() >= limit || page.next_page_token.is_empty() {
-            if !page.next_page_token.is_empty() {
-                note(format!("there are more; --limit {limit} was reached"));
-            }
-            deliveries.truncate(limit);
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
             return Ok(deliveries);
         }
-        request.page_token = page.next_page_token;
     }
+    note(format!("there are more; --limit {limit} was reached"));
+    Ok(deliveries)
+}
+
+/// How many the next page may have; none when there are enough.
+fn page_size(limit: usize, found: usize) -> Option<i32> {
+    let left = limit.saturating_sub(found).min(PAGE_MAX);
+    i32::try_from(left).ok().filter(|left| *left > 0)
 }
 
 fn deliveries_table(deliveries: &[Delivery]) -> comfy_table::Table {
@@ -359,7 +386,8 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
         .map(|sequence| AckTarget { inbox: args.inbox.clone(), sequence: *sequence })
         .collect();
     let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
-    let answer = client.ack(request).await.map_err(|failure| call_failed(&failure))?;
+    let again = "Run the same command again: an ack may be repeated.";
+    let answer = client.ack(request).await.map_err(|failure| change_failed(&failure, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("ACK_OUTCOME_");
         vec![result.sequence.to_string(), word.to_owned()]
@@ -372,4 +400,16 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
     let missing =
         answer.results.iter().any(|result| result.outcome() == AckOutcome::NoSuchDelivery);
     Ok(if missing { ExitCode::from(EXIT_FAILURE) } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_comes_in_pages() {
+        assert_eq!(page_size(2_500, 0), Some(1_000));
+        assert_eq!(page_size(2_500, 2_000), Some(500));
+        assert_eq!(page_size(2_500, 2_500), None);
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, call_failed},
+    connection::{ConnectArgs, OutputArgs, at_least_one, call_failed},
     json,
     output::{delivery_word, list, note, say_as, state_word, time},
 };
@@ -65,7 +65,7 @@ pub struct ListArgs {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = super::submit::parse_label)]
     pub labels: Vec<(String, String)>,
     /// How many at most.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = at_least_one)]
     pub limit: usize,
     #[command(flatten)]
     /// Where the service is.

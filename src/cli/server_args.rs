@@ -9,8 +9,11 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, option_span_text, store_url::TypedStoreUrl},
-    domain::{ids::Span, spans::parse_span},
+    config::{Config, Loaded, store_url::TypedStoreUrl},
+    domain::{
+        ids::Span,
+        spans::{option_span_text, parse_span},
+    },
     telemetry::process::LogFormat,
 };
 
@@ -29,6 +32,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_listen: Option<SocketAddr>,
+    /// Connections to the gRPC listener at once [default: 10000]
+    #[arg(long, value_name = "COUNT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_max: Option<usize>,
     /// Certificate chain, PEM; needs --tls-key
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +76,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub stream_age: Option<Span>,
+    /// Streams and watches of one account at once [default: 1000]
+    #[arg(long, value_name = "COUNT", help_heading = "Streams")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account_streams_max: Option<usize>,
     /// The clocks and limits.
     #[command(flatten)]
     pub policy: PolicyArgs,

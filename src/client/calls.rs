@@ -1,7 +1,8 @@
 //! The calls that may be repeated without thought: look-ups, lists, acks, cancels.
 //!
 //! What must stay true: each is idempotent on the server, so that a lost answer is asked for again
-//! within the limits; the caller sees the last failure when they are reached.
+//! within the limits; the caller sees the last failure when they are reached, with an outcome that
+//! is not known as soon as that of one attempt is not.
 //! Deliberately not here: submits (their identity comes first) and delivery streams.
 
 use std::{future::Future, time::Duration};
@@ -11,7 +12,7 @@ use tonic::{Response, Status, Streaming};
 
 use super::{
     connect::Client,
-    error::Failure,
+    error::{Failure, FailureOutcome},
     identity::OperationIdentity,
     retry::{Attempts, Decision, after_failed_call},
 };
@@ -188,20 +189,59 @@ impl Client {
         let limits = self.limits();
         let deadline = limits.per_attempt + Duration::from_millis(500);
         let mut attempts = Attempts::begin(limits, Duration::ZERO);
+        let mut doubt = false;
         loop {
-            let failure = match timeout(deadline, attempt()).await {
+            let mut failure = match timeout(deadline, attempt()).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => Failure::from(status),
                 Err(_) => Failure::gave_up_waiting(limits.per_attempt),
             };
+            doubt |= failure.outcome == FailureOutcome::Unknown;
             let pause = match after_failed_call(&failure) {
                 Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
                 Decision::Stop => attempts.stop(),
             };
             match pause {
                 Some(pause) => sleep(pause).await,
-                None => return Err(failure),
+                None => {
+                    // A later refusal does not undo what an earlier attempt may have done.
+                    if doubt {
+                        failure.outcome = FailureOutcome::Unknown;
+                    }
+                    return Err(failure);
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tonic::Code;
+
+    use super::{
+        super::{connect::ConnectOptions, error::tests::refusal},
+        *,
+    };
+
+    #[tokio::test]
+    async fn a_later_refusal_does_not_hide_an_earlier_doubt() {
+        let client = Client::connect("http://127.0.0.1:1", ConnectOptions::plain());
+        let client = client.expect("a usable endpoint");
+        let last_outcome = async |statuses: [Status; 2]| {
+            let calls = Cell::new(0);
+            let attempt = || {
+                let status = statuses[calls.replace(1)].clone();
+                async move { Err::<Response<()>, _>(status) }
+            };
+            client.repeat(attempt).await.expect_err("the last one is not repeated").outcome
+        };
+        let refused = || refusal(Code::PermissionDenied, "PERMISSION_MISSING", "NO_EFFECT");
+        let busy = || refusal(Code::Unavailable, "STORE_UNAVAILABLE", "NO_EFFECT");
+        let lost = Status::unavailable("gone");
+        assert_eq!(last_outcome([lost, refused()]).await, FailureOutcome::Unknown);
+        assert_eq!(last_outcome([busy(), refused()]).await, FailureOutcome::NoEffect);
     }
 }

@@ -6,7 +6,10 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,8 @@ pub(crate) struct FakeService {
 struct Store {
     data: Mutex<Data>,
     changed: Notify,
+    /// Frames after which a stream ends; 0: it does not.
+    frames_max: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -64,6 +69,11 @@ impl FakeService {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(serving.await) });
         FakeService { address, store, _tasks: tasks }
+    }
+
+    /// Ends every later stream after this many frames.
+    pub(crate) fn end_streams_after(&self, frames: usize) {
+        self.store.frames_max.store(frames, Ordering::Relaxed);
     }
 
     /// How many results are not acked.
@@ -286,8 +296,12 @@ impl InboxService for Inboxes {
         _request: Request<StreamDeliveriesRequest>,
     ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
         let store = self.0.clone();
+        let frames_max = match store.frames_max.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            chosen => chosen,
+        };
         let start = Position { store, sequence: 0, opened: false, caught_up: false };
-        Ok(Response::new(unfold(start, Position::next_frame).boxed()))
+        Ok(Response::new(unfold(start, Position::next_frame).take(frames_max).boxed()))
     }
 
     async fn ack_deliveries(

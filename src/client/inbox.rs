@@ -96,13 +96,7 @@ struct Shared {
 impl InboxReader {
     /// Starts reading from a state, new or saved. Needs a tokio runtime.
     pub fn start(client: Client, state: ReaderState, options: ReaderOptions) -> Self {
-        let shared = Arc::new(Shared {
-            book: Mutex::new(Book::new(state, options.results_waiting_max)),
-            end: Mutex::new(None),
-            news: Notify::new(),
-            acks: Notify::new(),
-            answered: Notify::new(),
-        });
+        let shared = Shared::new(state, options);
         let mut tasks = JoinSet::new();
         start_task(&mut tasks, read(client.clone(), shared.clone(), options.window));
         start_task(&mut tasks, send_acks(client, shared.clone()));
@@ -168,6 +162,16 @@ impl InboxReader {
 }
 
 impl Shared {
+    fn new(state: ReaderState, options: ReaderOptions) -> Arc<Self> {
+        Arc::new(Shared {
+            book: Mutex::new(Book::new(state, options.results_waiting_max)),
+            end: Mutex::new(None),
+            news: Notify::new(),
+            acks: Notify::new(),
+            answered: Notify::new(),
+        })
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         lock(&self.book)
     }
@@ -239,7 +243,7 @@ async fn read(client: Client, shared: Arc<Shared>, window: i32) {
     }
 }
 
-/// Reads one stream to its end. The first frame starts the pauses anew.
+/// Reads one stream to its end. The first sign that it works starts the pauses anew.
 async fn read_stream(
     client: &Client,
     shared: &Shared,
@@ -271,13 +275,24 @@ async fn read_stream(
             Ok(Err(status)) => return StreamEnd::of(status.into()),
             Err(_) => return StreamEnd::of(Failure::gave_up_waiting(silence_limit)),
         };
-        *backoff = pauses();
+        if shows_that_it_works(&frame) {
+            *backoff = pauses();
+        }
         if let Frame::Opened(opened) = &frame {
             silence_limit = silence_limit_of(opened.heartbeat_interval.as_ref());
         }
         if let Some(end) = take_frame(shared, frame) {
             return end;
         }
+    }
+}
+
+/// Whether a stream does what it is for. `Opened` alone proves little: a stream that opens and ends
+/// at once, again and again, would otherwise be opened again without growing pauses.
+fn shows_that_it_works(frame: &Frame) -> bool {
+    match frame {
+        Frame::Deliveries(_) | Frame::CaughtUp(_) | Frame::Heartbeat(_) => true,
+        Frame::Opened(_) | Frame::Gap(_) | Frame::Withdrawn(_) | Frame::Draining(_) => false,
     }
 }
 
@@ -370,7 +385,35 @@ async fn send_acks(client: Client, shared: Arc<Shared>) {
 mod tests {
     use tonic::{Code, Status};
 
-    use super::{super::error::tests::refusal, *};
+    use super::{
+        super::{connect::ConnectOptions, error::tests::refusal, fake_service::FakeService},
+        *,
+    };
+
+    async fn read_once(fake: &FakeService, backoff: &mut ExponentialBackoff) -> StreamEnd {
+        let address = format!("http://{}", fake.address);
+        let client = Client::connect(&address, ConnectOptions::plain()).expect("a usable endpoint");
+        let shared = Shared::new(ReaderState::new("default", "me"), ReaderOptions::standard());
+        read_stream(&client, &shared, 1, backoff).await
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_opens_and_ends_is_opened_again_with_growing_pauses() {
+        let fake = FakeService::start().await;
+        fake.end_streams_after(1);
+        let mut backoff = pauses();
+        let mut last = Duration::ZERO;
+        for _ in 0..4 {
+            let end = read_once(&fake, &mut backoff).await;
+            assert!(matches!(end, StreamEnd::Again(None, None)));
+            last = next_pause(&mut backoff, None);
+        }
+        assert!(last >= Duration::from_millis(160), "{last:?}");
+        // The second frame says that everything was sent: this one worked.
+        fake.end_streams_after(2);
+        read_once(&fake, &mut backoff).await;
+        assert!(next_pause(&mut backoff, None) < Duration::from_millis(100));
+    }
 
     #[test]
     fn how_streams_end() {

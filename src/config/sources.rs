@@ -9,8 +9,8 @@ use figment::{
 };
 use serde::Serialize;
 
-use super::{Config, ConfigError, PolicySettings};
-use crate::domain::ids::Span;
+use super::{Config, ConfigError};
+use crate::domain::{ids::Span, policy::Policy};
 
 /// What all variables of ours begin with.
 const PREFIX: &str = "RECEIPTD_";
@@ -233,8 +233,8 @@ impl Provider for Environment {
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        let default = PolicySettings::from(crate::domain::policy::Policy::default());
-        let policy_keys = serde_json::to_value(default).expect("settings are plain values");
+        let policy_keys =
+            serde_json::to_value(Policy::default()).expect("settings are plain values");
         let mut top = Dict::new();
         let mut policy = Dict::new();
         for (key, text) in &self.0 {

@@ -21,6 +21,13 @@ enum Kind {
 #[serde(transparent)]
 pub struct TypedStoreUrl(String);
 
+impl TypedStoreUrl {
+    /// The text, password and all: for the environment of a child, and for no list of processes.
+    pub fn whole(&self) -> &str {
+        &self.0
+    }
+}
+
 impl From<String> for TypedStoreUrl {
     fn from(text: String) -> Self {
         TypedStoreUrl(text)

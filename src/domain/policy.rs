@@ -2,34 +2,45 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ids::Span, world::needs::HELD_MAX};
+use super::{ids::Span, spans::span_text, world::needs::HELD_MAX};
 
-/// Everything time or size decides, as in force for one account.
+/// Everything time or size decides, as in force for one account; also a table of the settings.
 ///
 /// Clocks are the store's; sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Policy {
     /// How old a mint time may be at first acceptance.
+    #[serde(with = "span_text")]
     pub admission_window: Span,
     /// How long a record is kept after the operation's end.
+    #[serde(with = "span_text")]
     pub record_retention: Span,
     /// How long a tombstone is kept after the operation's end.
+    #[serde(with = "span_text")]
     pub tombstone_retention: Span,
     /// How long a result may wait for its ack, from the moment it is queued.
+    #[serde(with = "span_text")]
     pub ack_window: Span,
     /// How long one attempt may wait for its ack.
+    #[serde(with = "span_text")]
     pub ack_deadline: Span,
     /// How often a result is sent at most.
     pub retry_budget: i32,
     /// The first pause between attempts; doubles each time.
+    #[serde(with = "span_text")]
     pub backoff_first: Span,
     /// The longest pause between attempts.
+    #[serde(with = "span_text")]
     pub backoff_limit: Span,
     /// The longest time a lock is held.
+    #[serde(with = "span_text")]
     pub lock_limit: Span,
     /// How long an operation may wait for its start.
+    #[serde(with = "span_text")]
     pub start_deadline: Span,
     /// How far ahead of the store a mint time may be.
+    #[serde(with = "span_text")]
     pub max_clock_skew: Span,
     /// Slots of an inbox, at most 1,000,000.
     pub inbox_slots: i64,
@@ -43,6 +54,7 @@ pub struct Policy {
     pub document_bytes_max: usize,
     /// How long a consumer's entry stays after its last sign of life; not a promise to callers, so
     /// it is not part of the contract's list. Twice the heartbeat, so that one may be lost.
+    #[serde(with = "span_text")]
     pub consumer_lease: Span,
 }
 

@@ -9,12 +9,13 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, mpsc},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::{Placed, Places};
 use crate::{engine::seams::Seams, telemetry};
 
 /// A handshake takes three round trips at most; the slowest links have seconds each.
@@ -40,7 +41,8 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-type Connections = mpsc::Sender<io::Result<TlsStream<TcpStream>>>;
+type Shaken = Placed<TlsStream<TcpStream>>;
+type Connections = mpsc::Sender<io::Result<Shaken>>;
 
 /// What rustls needs; absent without a certificate.
 pub(super) fn server_config(
@@ -69,30 +71,33 @@ pub(super) fn server_config(
 pub(super) fn incoming(
     listener: TcpListener,
     config: Arc<rustls::ServerConfig>,
+    places: Places,
     seams: &Seams,
     stop: CancellationToken,
-) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
+) -> ReceiverStream<io::Result<Shaken>> {
     let (connections, accepted) = mpsc::channel(1);
     let spawner = seams.clone();
     seams.spawn(async move {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            () = accept(listener, TlsAcceptor::from(config), spawner, connections) => {}
+            () = accept(listener, TlsAcceptor::from(config), places, spawner, connections) => {}
         }
     });
     ReceiverStream::new(accepted)
 }
 
-/// Takes a place before it accepts: what finds none waits in the kernel's queue.
+/// Takes both places before it accepts, for the handshake and for the connection: what finds none
+/// waits in the kernel's queue.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    places: Places,
     seams: Seams,
     connections: Connections,
 ) {
-    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    let handshakes = Places::new(HANDSHAKES_MAX);
+    while let (Some(place), Some(handshake)) = (places.take().await, handshakes.take().await) {
         let tcp = match listener.accept().await {
             Ok((tcp, _)) => tcp,
             Err(error) => {
@@ -103,7 +108,7 @@ async fn accept(
         };
         // Without it only latency suffers.
         let _ = tcp.set_nodelay(true);
-        seams.spawn(shake_hands(acceptor.clone(), tcp, place, connections.clone()));
+        seams.spawn(shake_hands(acceptor.clone(), tcp, place, handshake, connections.clone()));
     }
 }
 
@@ -112,13 +117,14 @@ async fn shake_hands(
     acceptor: TlsAcceptor,
     tcp: TcpStream,
     place: OwnedSemaphorePermit,
+    handshake: OwnedSemaphorePermit,
     connections: Connections,
 ) {
     let shaken = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(tcp)).await;
-    drop(place);
+    drop(handshake);
     match shaken {
         // Not taken: the server has stopped.
-        Ok(Ok(tls)) => drop(connections.send(Ok(tls)).await),
+        Ok(Ok(tls)) => drop(connections.send(Ok(Placed::new(tls, place))).await),
         Ok(Err(_)) | Err(_) => telemetry::tls_handshake_failed(),
     }
 }

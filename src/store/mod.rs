@@ -8,7 +8,7 @@ pub mod postgres;
 pub mod query;
 pub mod sqlite;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use crate::domain::{
     ids::Timestamp,
@@ -115,12 +115,19 @@ pub enum ReadError {
 pub struct OpenError(pub String);
 
 /// What is the same for every transaction of a store's life.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StoreFacts {
     /// Which life of the store: changes when it is restored.
     pub epoch: String,
     /// The key that authenticates tokens, 32 bytes, kept in the store.
     pub token_key: [u8; 32],
+}
+
+/// Without the key: whoever has it makes tokens for every inbox.
+impl fmt::Debug for StoreFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreFacts").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
 }
 
 /// One of the two stores.
@@ -179,5 +186,16 @@ impl Store {
             Store::Sqlite(store) => store.close().await,
             Store::Postgres(store) => store.close().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_the_tokens_never_shows() {
+        let facts = StoreFacts { epoch: "e".to_owned(), token_key: [177; 32] };
+        assert!(!format!("{facts:?}").contains("177"));
     }
 }

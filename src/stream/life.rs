@@ -1,7 +1,8 @@
 //! The loop of a stream: what ends it, what it waits for, and in which order it works.
 //!
-//! What must stay true: every wait ends on shutdown and when the receiver is gone; a failing store
-//! never ends a stream and never stops its heartbeats.
+//! What must stay true: every wait ends on shutdown and when the receiver is gone; once `Opened` and
+//! what was lost before it are told, a failing store never ends a stream and never stops its
+//! heartbeats. Before that it ends the stream: nobody relies on it yet, and the caller opens again.
 
 use std::time::Duration;
 

@@ -33,9 +33,12 @@ use super::{
     connection::OutputArgs,
     output::{note, say_as},
 };
-use crate::client::{
-    connect::{Client, ConnectOptions, Secret},
-    retry::RetryLimits,
+use crate::{
+    client::{
+        connect::{Client, ConnectOptions, Secret},
+        retry::RetryLimits,
+    },
+    config::store_url::TypedStoreUrl,
 };
 
 const HELP: &str = "\
@@ -83,7 +86,7 @@ pub struct RehearseArgs {
     pub kill_every: u64,
     /// Rehearse on this store instead of a temporary embedded one.
     #[arg(long, value_name = "URL")]
-    pub store: Option<String>,
+    pub store: Option<TypedStoreUrl>,
     /// Negative control: make this mistake on purpose.
     #[arg(long, value_enum, hide_short_help = true)]
     pub faulty: Option<Faulty>,

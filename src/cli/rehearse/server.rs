@@ -21,6 +21,7 @@ use tokio::{
 
 use super::super::Failure;
 use crate::client::identity::{OperationIdentity, system_millis, system_random};
+use crate::config::store_url::TypedStoreUrl;
 
 /// A store that is recovered after a kill may take a while.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -54,10 +55,15 @@ impl Drop for TemporaryDirectory {
     }
 }
 
+/// Where a server finds its store's URL.
+const STORE_VARIABLE: &str = "RECEIPTD_STORE";
+
 /// How the child is started, the same each time.
 #[derive(Debug, Clone)]
 pub struct ServerPlan {
     arguments: Vec<String>,
+    /// Told in the environment: arguments are visible to other processes.
+    store: Option<TypedStoreUrl>,
     log: PathBuf,
 }
 
@@ -67,6 +73,7 @@ impl ServerPlan {
         let data = directory.join("data").display().to_string();
         ServerPlan {
             arguments: with_free_ports(vec!["dev".to_owned(), "--data-dir".to_owned(), data]),
+            store: None,
             log: directory.join("server.log"),
         }
     }
@@ -75,12 +82,17 @@ impl ServerPlan {
     ///
     /// # Errors
     /// When the access file cannot be written or the store cannot be migrated.
-    pub async fn on_store(store: &str, token: &str, directory: &Path) -> Result<Self, Failure> {
+    pub async fn on_store(
+        store: &TypedStoreUrl,
+        token: &str,
+        directory: &Path,
+    ) -> Result<Self, Failure> {
         let access = directory.join("access.toml");
         fs::write(&access, access_file(token))
             .map_err(|error| Failure::plain(format!("{}: {error}", access.display())))?;
         let migrated = Command::new(this_program()?)
-            .args(["migrate", "--store", store])
+            .arg("migrate")
+            .env(STORE_VARIABLE, store.whole())
             .stdout(Stdio::null())
             .status()
             .await
@@ -88,10 +100,16 @@ impl ServerPlan {
         if !migrated.success() {
             return Err(Failure::plain("the store's schema could not be brought up to date"));
         }
-        let arguments = ["serve", "--store", store, "--access-file"].map(str::to_owned);
-        let mut arguments = arguments.to_vec();
-        arguments.push(access.display().to_string());
-        Ok(ServerPlan { arguments: with_free_ports(arguments), log: directory.join("server.log") })
+        let access = access.display().to_string();
+        Ok(ServerPlan {
+            arguments: with_free_ports(vec![
+                "serve".to_owned(),
+                "--access-file".to_owned(),
+                access,
+            ]),
+            store: Some(store.clone()),
+            log: directory.join("server.log"),
+        })
     }
 }
 
@@ -120,6 +138,7 @@ impl Server {
         let log = log.map_err(|error| Failure::plain(format!("the server's log: {error}")))?;
         let mut child = Command::new(this_program()?)
             .args(&plan.arguments)
+            .envs(plan.store.iter().map(|store| (STORE_VARIABLE, store.whole())))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
