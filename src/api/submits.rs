@@ -142,7 +142,11 @@ impl Api {
         let (Refusal::InboxFull { limit, in_use, .. }, Some(inbox)) = (&refusal, inbox) else {
             return refusal;
         };
-        let oldest = async { self.engine().store().oldest_open(&inbox).await.unwrap_or(None) };
+        let inboxes = [inbox];
+        let oldest = async {
+            let found = self.engine().store().oldest_open_of(&inboxes).await;
+            found.unwrap_or_default().pop().flatten()
+        };
         let oldest = answer_by.in_time(oldest).await;
         Refusal::InboxFull {
             limit: *limit,
