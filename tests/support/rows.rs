@@ -25,7 +25,7 @@ pub async fn compare_rows(memory: &Memory, store: &Store) {
     }
     for (key, expected) in &memory.inboxes {
         assert_eq!(store.inbox(key).await.expect("reads").as_ref(), Some(expected));
-        let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads");
+        let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads").deliveries;
         let expected: Vec<Delivery> = memory.deliveries_of(key).cloned().collect();
         assert_eq!(rows, expected);
         let lost = [DeliveryState::Expired, DeliveryState::Dead];
