@@ -141,8 +141,7 @@ impl OperationService for Api {
     ) -> Result<Response<proto::ComputeIntentDigestResponse>, Status> {
         let answer = async {
             caller(&request, Permission::Submit)?;
-            let policy = self.engine().policy();
-            let intent = convert::submit::intent(request.into_inner().intent, policy)?;
+            let intent = convert::submit::intent(request.into_inner().intent)?;
             let (digest, canonical) = intent::digest(&intent)?;
             Ok(proto::ComputeIntentDigestResponse {
                 intent_digest: digest.whole.to_vec(),

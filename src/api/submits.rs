@@ -40,9 +40,8 @@ impl Api {
         request: proto::SubmitOperationRequest,
         answer_by: AnswerBy,
     ) -> Result<proto::SubmitOperationResponse, Refused> {
-        let policy = self.engine().policy();
         let SubmitForm { submit, wait } =
-            convert::submit::submit(request, &caller.account, &caller.subject, policy)?;
+            convert::submit::submit(request, &caller.account, &caller.subject)?;
         let key = submit.key.clone();
         caller.may(Permission::Submit).map_err(Refused::about(&key.id))?;
         let inbox = submit.inbox.clone();

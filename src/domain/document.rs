@@ -173,26 +173,26 @@ impl DocumentAction {
     }
 }
 
-/// Parses the action of an intent. `None` for an action that is not one of the six.
+/// Parses the action of an intent from its arguments as they were hashed, so that spellings with
+/// one digest have one meaning. `None` for an action that is not one of the six.
 ///
 /// Members of the arguments that the action does not know are ignored by it, and bound by the
 /// digest like all others.
 ///
 /// # Errors
 /// [`Invalid`] for whatever can be seen from the request alone.
-pub fn parse(intent: &Intent) -> Option<Result<DocumentAction, Invalid>> {
-    let arguments = &intent.arguments;
+pub fn parse(intent: &Intent, hashed: &Bytes) -> Option<Result<DocumentAction, Invalid>> {
     Some(match intent.action.as_str() {
         "document.put" if intent.content_type != JSON => Ok(DocumentAction::Put {
-            content: arguments.clone(),
+            content: hashed.clone(),
             content_type: intent.content_type.clone(),
         }),
-        "document.put" => read::<PutArguments>(intent).and_then(put),
-        "document.splice" => read::<SpliceArguments>(intent).and_then(splice),
-        "document.append" => read::<AppendArguments>(intent).and_then(append),
-        "document.json_patch" => json_patch_action(intent),
-        "document.merge_patch" => read::<Value>(intent).and_then(merge_patch),
-        "document.delete" => read::<Value>(intent).and_then(|arguments| match arguments {
+        "document.put" => read::<PutArguments>(intent, hashed).and_then(put),
+        "document.splice" => read::<SpliceArguments>(intent, hashed).and_then(splice),
+        "document.append" => read::<AppendArguments>(intent, hashed).and_then(append),
+        "document.json_patch" => json_patch_action(intent, hashed),
+        "document.merge_patch" => read::<Value>(intent, hashed).and_then(merge_patch),
+        "document.delete" => read::<Value>(intent, hashed).and_then(|arguments| match arguments {
             Value::Object(_) => Ok(DocumentAction::Delete),
             _ => Err(wrong("must be an object; document.delete takes {}")),
         }),
@@ -204,7 +204,7 @@ fn wrong(problem: impl Into<String>) -> Invalid {
     Invalid::new("intent.arguments", problem)
 }
 
-fn read<T: serde::de::DeserializeOwned>(intent: &Intent) -> Result<T, Invalid> {
+fn read<T: serde::de::DeserializeOwned>(intent: &Intent, hashed: &[u8]) -> Result<T, Invalid> {
     if intent.content_type != JSON {
         return Err(Invalid::new(
             "intent.content_type",
@@ -212,12 +212,11 @@ fn read<T: serde::de::DeserializeOwned>(intent: &Intent) -> Result<T, Invalid> {
         ));
     }
     // serde would also take an array for a struct, by the order of its fields.
-    if intent.arguments.trim_ascii_start().first() != Some(&b'{') {
+    if hashed.first() != Some(&b'{') {
         return Err(wrong(format!("must be a JSON object for {}", intent.action)));
     }
-    serde_json::from_slice(&intent.arguments).map_err(|error| {
-        // The place is safe to tell; the value is not (no argument in an error).
-        let place = format!("line {}, column {}", error.line(), error.column());
+    serde_json::from_slice(hashed).map_err(|_| {
+        // The library's message may quote a value; what fits is said instead.
         let shape = match intent.action.as_str() {
             "document.put" => r#"{"content": "text"} or {"content_base64": "…"}"#,
             "document.splice" => r#"{"edits": [[position, delete_count, "text"], …]}"#,
@@ -226,7 +225,7 @@ fn read<T: serde::de::DeserializeOwned>(intent: &Intent) -> Result<T, Invalid> {
             "document.merge_patch" => r#"{"patch": …} (RFC 7396)"#,
             _ => "{}",
         };
-        wrong(format!("do not fit {} ({place}); it takes {shape}", intent.action))
+        wrong(format!("do not fit {}; it takes {shape}", intent.action))
     })
 }
 
@@ -278,8 +277,8 @@ fn append(arguments: AppendArguments) -> Result<DocumentAction, Invalid> {
     }
 }
 
-fn json_patch_action(intent: &Intent) -> Result<DocumentAction, Invalid> {
-    let JsonPatchArguments { patch } = read(intent)?;
+fn json_patch_action(intent: &Intent, hashed: &[u8]) -> Result<DocumentAction, Invalid> {
+    let JsonPatchArguments { patch } = read(intent, hashed)?;
     match patch.0.len() {
         0 => Err(wrong("patch must not be empty")),
         count if count > EDITS_MAX => {
@@ -516,13 +515,20 @@ mod tests {
         }
     }
 
+    fn parsed(intent: &Intent) -> Option<Result<DocumentAction, Invalid>> {
+        match crate::domain::intent::digest(intent) {
+            Ok((_, hashed)) => parse(intent, &hashed),
+            Err(invalid) => Some(Err(invalid)),
+        }
+    }
+
     fn action(name: &str, arguments: &str) -> DocumentAction {
-        let parsed = parse(&intent(name, JSON, arguments)).expect("a known action");
+        let parsed = parsed(&intent(name, JSON, arguments)).expect("a known action");
         parsed.unwrap_or_else(|invalid| panic!("{arguments}: {}", invalid.problem))
     }
 
     fn invalid(name: &str, arguments: &str) -> String {
-        let parsed = parse(&intent(name, JSON, arguments)).expect("a known action");
+        let parsed = parsed(&intent(name, JSON, arguments)).expect("a known action");
         parsed.expect_err("invalid").problem
     }
 
@@ -557,8 +563,10 @@ mod tests {
             (r#"{"edits":[[6,1,""]]}"#, Ok("aé👩\u{200d}💻ez")),
             (r#"{"edits":[[8,1,""]]}"#, Err("EDIT_OUT_OF_RANGE")),
             (r#"{"edits":[[9,0,"x"]]}"#, Err("EDIT_OUT_OF_RANGE")),
-            (r#"{"edits":[[0,18446744073709551615,""]]}"#, Err("EDIT_OUT_OF_RANGE")),
+            (r#"{"edits":[[0,9007199254740992,""]]}"#, Err("EDIT_OUT_OF_RANGE")),
             (r#"{"edits":[[0,8,""],[0,0,"new"]]}"#, Ok("new")),
+            // Spellings of one number are one number.
+            (r#"{"edits":[[8.0,0e0,"!"]]}"#, Ok("aé👩\u{200d}💻e\u{301}z!")),
         ];
         for (arguments, expected) in rows {
             let found = after(Some(&before), &action("document.splice", arguments));
@@ -659,14 +667,14 @@ mod tests {
                 .contains("secret-7"),
             "a problem never quotes an argument"
         );
-        assert!(parse(&intent("document.move", JSON, "{}")).is_none());
-        let plain = parse(&intent("document.append", "text/plain", "x")).expect("known");
+        assert!(parsed(&intent("document.move", JSON, "{}")).is_none());
+        let plain = parsed(&intent("document.append", "text/plain", "x")).expect("known");
         assert_eq!(plain.expect_err("takes JSON only").field, "intent.content_type");
     }
 
     #[test]
     fn other_content_types_are_the_content_of_a_put() {
-        let raw = parse(&intent("document.put", "text/markdown", "# t")).expect("known");
+        let raw = parsed(&intent("document.put", "text/markdown", "# t")).expect("known");
         let (document, change) =
             apply(&key(), None, &raw.expect("valid"), Some(0), 64, NOW).expect("applies");
         assert_eq!(document.content_type, "text/markdown");

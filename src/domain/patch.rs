@@ -29,10 +29,34 @@ pub(super) fn apply(
     for (place, operation) in patch.0.iter().enumerate() {
         check_depth(value, operation, place)?;
         spend(value, operation, &mut budget)?;
+        if let PatchOperation::Test(test) = operation {
+            let found = value.pointer(test.path.as_str());
+            if !found.is_some_and(|found| same(found, &test.value)) {
+                return Err(failed(place, "finds another value than it tests for"));
+            }
+            continue;
+        }
         json_patch::patch(value, std::slice::from_ref(operation))
             .map_err(|_| failed(place, "does not apply"))?;
     }
     Ok(())
+}
+
+/// Equal as RFC 6902 section 4.6 says: numbers by their value, whatever their spelling. Both values
+/// passed the guard of the digest, so that comparing them as doubles loses nothing.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
+        (Value::Array(ones), Value::Array(others)) => {
+            ones.len() == others.len()
+                && ones.iter().zip(others).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(ones), Value::Object(others)) => {
+            let matches = |(key, one)| others.get(key).is_some_and(|other| same(one, other));
+            ones.len() == others.len() && ones.iter().all(matches)
+        }
+        (one, other) => one == other,
+    }
 }
 
 fn failed(place: usize, what: &str) -> Rejection {
@@ -137,6 +161,9 @@ mod tests {
             { "op": "remove", "path": "/c" }
         ]);
         assert_eq!(patched(json!({ "a": 1 }), patch), Ok(json!({ "b": [2] })));
+        let numbers = json!([{ "op": "test", "path": "/a", "value": [1.0, { "b": 2 }] }]);
+        assert!(patched(json!({ "a": [1, { "b": 2.0 }] }), numbers.clone()).is_ok());
+        assert_eq!(patched(json!({ "a": [1, { "b": 3 }] }), numbers), Err("PATCH_FAILED"));
         let absent = json!([{ "op": "copy", "from": "/x", "path": "/y" }]);
         assert_eq!(patched(json!({}), absent), Err("PATCH_FAILED"));
     }

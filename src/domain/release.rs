@@ -10,7 +10,7 @@ use super::{
     document::{self, DocumentAction},
     finish,
     ids::OperationId,
-    intent::Intent,
+    intent::{self, Intent},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, Outcome, Rejection, RejectionReason},
     refusal::Refusal,
@@ -167,7 +167,8 @@ fn stored_action(operation: &Operation, arguments: bytes::Bytes) -> Option<Docum
         arguments,
         lock_mode: operation.lock_mode,
     };
-    document::parse(&intent)?.ok()
+    let (_, hashed) = intent::digest(&intent).ok()?;
+    document::parse(&intent, &hashed)?.ok()
 }
 
 /// Starts one waiter; returns the lock that it holds from now on, if it does.

@@ -65,6 +65,11 @@ fn target_key(submit: &Submit) -> TargetKey {
 
 /// The id has no record.
 fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
+    // Not before the record is looked for: a limit that was lowered must not hide a receipt.
+    let (size, limit) = (submit.intent.arguments.len(), world.policy().arguments_bytes_max);
+    if size > limit {
+        return Err(Refusal::PayloadTooLarge { field: "intent.arguments", size, limit }.into());
+    }
     let account = world.account(&submit.key.account)?.cloned();
     standing::admit(submit.mint_time, account.as_ref(), world.policy(), world.now())?;
     if let Some(inbox) = &submit.inbox {

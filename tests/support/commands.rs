@@ -100,8 +100,9 @@ impl Instruction {
             arguments: Bytes::from(self.arguments),
             lock_mode: self.lock_mode,
         };
-        let action = document::parse(&intent).expect("an action").expect("valid arguments");
-        let (digest, _) = digest(&intent).expect("a digest");
+        let (digest, hashed) = digest(&intent).expect("a digest");
+        let action = document::parse(&intent, &hashed).expect("an action");
+        let action = action.expect("valid arguments");
         Command::Submit(Box::new(Submit {
             key: operation(&self.id),
             mint_time: self.mint,

@@ -15,7 +15,6 @@ use crate::{
         document::{self, DocumentAction},
         ids::{Account, InboxName, Invalid, Span, Target},
         intent::{self, ACTION_BYTES_MAX, Intent, IntentDigest, JSON, LockMode},
-        policy::Policy,
         refusal::Refusal,
     },
     proto,
@@ -44,16 +43,15 @@ pub struct SubmitForm {
 /// Reads a submit.
 ///
 /// # Errors
-/// INVALID_FIELD, PAYLOAD_TOO_LARGE or UNKNOWN_ACTION, naming the operation once its id is good.
+/// INVALID_FIELD or UNKNOWN_ACTION, naming the operation once its id is good.
 pub fn submit(
     request: proto::SubmitOperationRequest,
     account: &Account,
     subject: &str,
-    policy: &Policy,
 ) -> Result<SubmitForm, Refused> {
     let identity = identity(&request.operation_id, request.mint_time.as_ref())?;
     let id = identity.id.clone();
-    read(request, identity, account, subject, policy).map_err(Refused::about(&id))
+    read(request, identity, account, subject).map_err(Refused::about(&id))
 }
 
 fn read(
@@ -61,12 +59,11 @@ fn read(
     identity: Identity,
     account: &Account,
     subject: &str,
-    policy: &Policy,
 ) -> Result<SubmitForm, Refusal> {
     let invalid = Refusal::Invalid;
-    let intent = self::intent(request.intent, policy)?;
-    let (digest, _) = intent::digest(&intent).map_err(invalid)?;
-    let action = self::action(&intent)?;
+    let intent = self::intent(request.intent)?;
+    let (digest, hashed) = intent::digest(&intent).map_err(invalid)?;
+    let action = self::action(&intent, &hashed)?;
     check_digest(&request.intent_digest, &digest).map_err(invalid)?;
     let inbox = self::inbox(&request.inbox, request.delivery, intent.lock_mode).map_err(invalid)?;
     let on_locked = match known("on_locked", request.on_locked).map_err(invalid)? {
@@ -106,14 +103,10 @@ fn read(
 /// Reads an intent; defaults applied.
 ///
 /// # Errors
-/// INVALID_FIELD or PAYLOAD_TOO_LARGE.
-pub fn intent(intent: Option<proto::Intent>, policy: &Policy) -> Result<Intent, Refusal> {
+/// INVALID_FIELD.
+pub fn intent(intent: Option<proto::Intent>) -> Result<Intent, Refusal> {
     let intent =
         intent.ok_or_else(|| Refusal::Invalid(Invalid::new("intent", "is needed: what to do")))?;
-    let (size, limit) = (intent.arguments.len(), policy.arguments_bytes_max);
-    if size > limit {
-        return Err(Refusal::PayloadTooLarge { field: "intent.arguments", size, limit });
-    }
     plain_intent(intent).map_err(Refusal::Invalid)
 }
 
@@ -157,8 +150,8 @@ fn plain_intent(intent: proto::Intent) -> Result<Intent, Invalid> {
     })
 }
 
-fn action(intent: &Intent) -> Result<DocumentAction, Refusal> {
-    match document::parse(intent) {
+fn action(intent: &Intent, hashed: &Bytes) -> Result<DocumentAction, Refusal> {
+    match document::parse(intent, hashed) {
         Some(action) => action.map_err(Refusal::Invalid),
         None => Err(Refusal::UnknownAction {
             known: document::ACTIONS.iter().map(|name| (*name).to_owned()).collect(),
@@ -244,8 +237,7 @@ mod tests {
     }
 
     fn read(request: proto::SubmitOperationRequest) -> Result<SubmitForm, Refused> {
-        let policy = Policy { arguments_bytes_max: 64, ..Policy::default() };
-        submit(request, &Account::from_stored("acme"), "editor", &policy)
+        submit(request, &Account::from_stored("acme"), "editor")
     }
 
     fn changed(change: impl Fn(&mut proto::SubmitOperationRequest)) -> Result<SubmitForm, Refused> {
@@ -329,12 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_and_unknown_have_reasons_of_their_own() {
-        let large = changed(on_intent(|intent| intent.arguments = vec![b' '; 65]));
-        assert_eq!(
-            large.expect_err("too large").refusal,
-            Refusal::PayloadTooLarge { field: "intent.arguments", size: 65, limit: 64 }
-        );
+    fn an_unknown_action_has_a_reason_of_its_own() {
         let unknown = changed(on_intent(|intent| intent.action = "document.burn".to_owned()));
         let refused = unknown.expect_err("unknown");
         assert_eq!(refused.refusal.reason(), "UNKNOWN_ACTION");
