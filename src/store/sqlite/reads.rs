@@ -5,7 +5,7 @@
 
 use rusqlite::Connection;
 
-use super::{CLOSED, SqliteStore, by_key, due, dump, fault::Fault, query};
+use super::{CLOSED, SqliteStore, by_key, connection::Reader, due, dump, fault::Fault, query};
 use crate::{
     domain::{
         audit::AuditRow,
@@ -32,9 +32,9 @@ impl SqliteStore {
         work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, ReadError> {
         self.healthy()?;
-        let read = move |connection: &mut Connection| {
+        let read = move |reader: &mut Reader| {
             // Dropped at the end or by a panic: a rollback, which is how a read ends.
-            let transaction = connection.transaction()?;
+            let transaction = reader.transaction()?;
             work(&transaction)
         };
         let answer = self.readers().run(read).await;
