@@ -11,6 +11,7 @@ use receiptd::{
         command::{AckTarget, Command, Reply},
         delivery::DeliveryState,
         ids::{InboxName, Span},
+        inbox::Inbox,
         policy::Policy,
         refusal::{Refusal, TokenFault},
     },
@@ -66,6 +67,10 @@ fn settings() -> StreamSettings {
 type Frames = Receiver<Result<Frame, Refusal>>;
 
 impl Running {
+    async fn row(&self) -> Inbox {
+        self.engine.store().inbox(&inbox("default")).await.expect("reads").expect("a row")
+    }
+
     async fn submit(&self, id: &str) {
         let now = self.engine.store().now().await.expect("a clock");
         let mut reply = self.engine.run(append(id, now).on(id).command()).await;
@@ -241,15 +246,13 @@ async fn window_is_kept_and_redelivers() {
 async fn with_one_that_backs_off(backoff: Span) -> Running {
     let (backoff_first, backoff_limit) = (backoff, backoff);
     let (ack_deadline, ack_window) = (Span::millis(600), Span::seconds(60));
-    let base = policy();
-    let running =
-        running(Policy { ack_deadline, ack_window, backoff_first, backoff_limit, ..base });
+    let policy = Policy { ack_deadline, ack_window, backoff_first, backoff_limit, ..policy() };
+    let running = running(policy);
     running.submit("op-1").await;
     let mut frames = running.open("gone", 10, "").await.expect("opens");
     opened(&mut frames).await;
     assert_eq!(results(&mut frames, 1).await.0, [(1, 1)]);
-    let row = async || running.engine.store().inbox(&inbox("default")).await;
-    while row().await.expect("reads").is_none_or(|row| row.returned == 0) {
+    while running.row().await.returned == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     running
@@ -388,17 +391,7 @@ async fn many_results_all_arrive() {
         }
     };
     let ((), ()) = tokio::join!(submitting, reading);
-    assert_eq!(
-        running
-            .engine
-            .store()
-            .inbox(&inbox("default"))
-            .await
-            .expect("read")
-            .expect("row")
-            .in_flight,
-        0
-    );
+    assert_eq!(running.row().await.in_flight, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,8 +19,8 @@ use crate::{
     store::{
         ReadError,
         query::{
-            DeliveryPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp, OperationGlimpse,
-            OperationPosition,
+            DeliveryPage, DocumentPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp,
+            OperationGlimpse, OperationPosition,
         },
     },
 };
@@ -153,7 +153,7 @@ impl SqliteStore {
         prefix: &str,
         after: Option<&Target>,
         limit: i64,
-    ) -> Result<Vec<Document>, ReadError> {
+    ) -> Result<DocumentPage, ReadError> {
         let (account, prefix, after) = (account.clone(), prefix.to_owned(), after.cloned());
         self.read(move |connection| {
             query::list_documents(connection, &account, &prefix, after.as_ref(), limit)
