@@ -348,3 +348,50 @@ async fn run_together(
     assert_eq!(short(&blocked), "TooLate Applied");
     tokio::time::timeout(BOUND + Duration::from_secs(20), rest).await.expect("replies")
 }
+
+/// One connection goes silent around its COMMIT, and neither side is told: the rows that it locked
+/// and the lane that waits for it are free again soon.
+async fn one_silent_connection_holds_nobody_up(cut: Cut) {
+    let Some(server) = tokio::task::block_in_place(postgres) else { return };
+    let database = server.fresh_database().await;
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).await;
+    let url = server.url(&database, proxy.address().port());
+    let (seams, options) = (Seams::system(), PostgresOptions::usual(Migrations::Apply));
+    let store = PostgresStore::open(&url, &seams, options).await.expect("opens");
+    let now = store.now().await.expect("reads the clock");
+    let settings = EngineSettings { lanes: 2 };
+    let engine = Engine::start(Store::Postgres(store), policy(), settings, seams);
+    let direction = match cut {
+        Cut::AnswerLost => Direction::Down,
+        Cut::NeverAsked => Direction::Up,
+    };
+    let pattern = if cut == Cut::AnswerLost { COMMIT_DONE } else { COMMIT_ASKED };
+    let (first, rest) = (engine.clone(), engine.clone());
+    proxy.set(direction, Mode::silent_at(pattern));
+    let swallowed = within("the swallowed one", first.run(append("swallowed", now).command()));
+    let others = async {
+        proxy.triggered(direction, 1).await;
+        let same = (0..9).map(|number| append(&format!("same-{number}"), now));
+        let beside = (0..9).map(|number| append(&format!("beside-{number}"), now).on("beside"));
+        let all = same.chain(beside).map(|each| rest.run(each.command()));
+        within("the others", join_all(all)).await
+    };
+    let (swallowed, others) = tokio::join!(swallowed, others);
+    for reply in others.iter().chain([&swallowed]) {
+        assert_eq!(short(reply), "Executed Applied", "{cut:?}");
+    }
+    let again = within("a repeat", engine.run(append("swallowed", now).command())).await;
+    assert_eq!(short(&again), "Replayed Applied");
+    within("the engine to drain", engine.drain()).await;
+    engine.store().close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_goes_silent_after_its_commit_holds_nobody_up() {
+    one_silent_connection_holds_nobody_up(Cut::AnswerLost).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_goes_silent_before_its_commit_holds_nobody_up() {
+    one_silent_connection_holds_nobody_up(Cut::NeverAsked).await;
+}

@@ -11,6 +11,7 @@ use receiptd::{
         command::{AckTarget, Command, Reply},
         delivery::DeliveryState,
         ids::{InboxName, Span},
+        inbox::Inbox,
         policy::Policy,
         refusal::{Refusal, TokenFault},
     },
@@ -66,6 +67,10 @@ fn settings() -> StreamSettings {
 type Frames = Receiver<Result<Frame, Refusal>>;
 
 impl Running {
+    async fn row(&self) -> Inbox {
+        self.engine.store().inbox(&inbox("default")).await.expect("reads").expect("a row")
+    }
+
     async fn submit(&self, id: &str) {
         let now = self.engine.store().now().await.expect("a clock");
         let mut reply = self.engine.run(append(id, now).on(id).command()).await;
@@ -237,6 +242,56 @@ async fn window_is_kept_and_redelivers() {
     assert_eq!(caught_up, 1);
 }
 
+/// A service whose only result was sent once and backs off.
+async fn with_one_that_backs_off(backoff: Span) -> Running {
+    let (backoff_first, backoff_limit) = (backoff, backoff);
+    let (ack_deadline, ack_window) = (Span::millis(600), Span::seconds(60));
+    let policy = Policy { ack_deadline, ack_window, backoff_first, backoff_limit, ..policy() };
+    let running = running(policy);
+    running.submit("op-1").await;
+    let mut frames = running.open("gone", 10, "").await.expect("opens");
+    opened(&mut frames).await;
+    assert_eq!(results(&mut frames, 1).await.0, [(1, 1)]);
+    while running.row().await.returned == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_backs_off_at_the_opening_comes_before_caught_up() {
+    let running = with_one_that_backs_off(Span::seconds(4)).await;
+    running.submit("op-2").await;
+    let mut frames = running.open("me", 10, "").await.expect("opens");
+    let (mut shown, mut heartbeats) = (Vec::new(), 0);
+    loop {
+        let item = tokio::time::timeout(Duration::from_secs(10), frames.recv()).await;
+        match item.expect("in time").expect("not ended").expect("no refusal") {
+            Frame::Deliveries { results, .. } => {
+                shown.extend(results.iter().map(|(row, _)| (row.key.sequence, row.attempt)));
+                running.ack("me", &[results[0].0.key.sequence]).await;
+            }
+            Frame::Heartbeat { .. } => heartbeats += 1,
+            Frame::Opened { .. } => {}
+            Frame::CaughtUp { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(shown, [(2, 1), (1, 2)], "everything that was there at the opening");
+    assert!(heartbeats > 0, "it is alive meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_that_ends_elsewhere_is_caught_up() {
+    let running = with_one_that_backs_off(Span::seconds(50)).await;
+    let mut frames = running.open("me", 10, "").await.expect("opens");
+    opened(&mut frames).await;
+    let early = tokio::time::timeout(Duration::from_millis(1_500), next(&mut frames)).await;
+    assert!(early.is_err(), "it is held: {early:?}");
+    running.ack("other", &[1]).await;
+    assert!(matches!(next(&mut frames).await, Frame::CaughtUp { .. }));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn expired_ones_are_told_once() {
     let running = running(Policy { ack_deadline: Span::seconds(3), ..policy() });
@@ -336,17 +391,7 @@ async fn many_results_all_arrive() {
         }
     };
     let ((), ()) = tokio::join!(submitting, reading);
-    assert_eq!(
-        running
-            .engine
-            .store()
-            .inbox(&inbox("default"))
-            .await
-            .expect("read")
-            .expect("row")
-            .in_flight,
-        0
-    );
+    assert_eq!(running.row().await.in_flight, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

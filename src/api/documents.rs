@@ -8,7 +8,6 @@ use super::{
     auth::Permission,
     caller,
     convert::{lists, operations},
-    inboxes::is_full,
     pages::unpack_name,
     status::Refused,
 };
@@ -70,10 +69,9 @@ impl Api {
         let after = after.map(|target| Target::from_stored(&target));
         let store = self.engine().store();
         let found = store.list_documents(account, &prefix, after.as_ref(), size).await?;
-        let next = is_full(&found, size).then(|| found.last()).flatten();
-        let next = next.map(|document| document.key.target.as_str().as_bytes());
+        let next = found.next.as_ref().map(|target| target.as_str().as_bytes());
         Ok(proto::ListDocumentsResponse {
-            documents: found.iter().map(operations::document).collect(),
+            documents: found.documents.iter().map(operations::document).collect(),
             next_page_token: pages.seal(next),
         })
     }

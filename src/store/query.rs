@@ -75,8 +75,9 @@ pub struct DuePage {
     pub next: Option<DuePosition>,
 }
 
-/// How many deliveries one list examines: some tens of milliseconds. A state that is rare in a
-/// long history would otherwise be searched for as long as that history is.
+/// How many rows one list examines: some tens of milliseconds. A state that is rare in a long
+/// history, or a document among markers of deleted ones, would otherwise be searched for as long
+/// as there are rows.
 pub const EXAMINED_MAX: i64 = 10_000;
 
 /// A page of deliveries.
@@ -87,6 +88,16 @@ pub struct DeliveryPage {
     /// After which number to go on; absent at the end. A page with fewer deliveries than its
     /// limit, or none, may have one.
     pub next: Option<i64>,
+}
+
+/// A page of documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentPage {
+    /// The documents, without content.
+    pub documents: Vec<Document>,
+    /// After which target to go on; absent at the end. A page with fewer documents than its
+    /// limit, or none, may have one.
+    pub next: Option<Target>,
 }
 
 /// Along which deliveries a list walks: those that have one of the states, and as few others as
@@ -214,14 +225,15 @@ impl Store {
         read!(self, document(key))
     }
 
-    /// Documents that exist, by target in byte order, without content: at most `limit`.
+    /// Documents that exist, by target in byte order, without content: at most `limit`, and fewer
+    /// where more rows than [`EXAMINED_MAX`] would have to be examined.
     pub async fn list_documents(
         &self,
         account: &Account,
         prefix: &str,
         after: Option<&Target>,
         limit: i64,
-    ) -> Result<Vec<Document>, ReadError> {
+    ) -> Result<DocumentPage, ReadError> {
         read!(self, list_documents(account, prefix, after, limit))
     }
 

@@ -88,7 +88,7 @@ impl Progress {
     }
 
     /// Whether everything that was there at the opening and can be sent now is with the client,
-    /// once the page of an offer is sent.
+    /// once the page of an offer is sent. What can't be sent yet is still owed.
     pub(super) fn backlog_ends(&self, inbox: &Inbox, offer: Offered) -> bool {
         match offer {
             Offered::Short => true,
@@ -105,6 +105,11 @@ impl Progress {
         let fresh = page.iter().filter(|number| (self.cursor + 1..=covered).contains(*number));
         let fresh = i64::try_from(fresh.count()).unwrap_or(i64::MAX);
         fresh < covered - self.cursor
+    }
+
+    /// Whether a delivery that waits was there at the opening and has not been shown here.
+    pub(super) fn is_owed(&self, sequence: i64) -> bool {
+        sequence <= self.last_at_open && !self.shown.contains(&sequence)
     }
 
     /// Whether a lost number is still to be told.
@@ -277,6 +282,9 @@ mod tests {
         let mut progress = Progress::new(40, &at_open, 100);
         assert_eq!((progress.position(), progress.cursor()), (40, 100));
         assert!(progress.backlog_ends(&at_open, Offered::Short), "the one left backs off");
+        assert!(progress.is_owed(3) && !progress.is_owed(101));
+        sent(&mut progress, &[(3, 2)], &at_open);
+        assert!(!progress.is_owed(3));
         progress.catch_up();
         assert_eq!((progress.position(), progress.backlog()), (100, Backlog::Sent));
     }

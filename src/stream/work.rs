@@ -17,7 +17,7 @@ use super::{
 use crate::{
     domain::{
         command::{Command, Reply},
-        delivery::{Delivery, DeliveryKey},
+        delivery::{Delivery, DeliveryKey, DeliveryState},
         inbox::Inbox,
         operation::OperationKey,
         refusal::Refusal,
@@ -31,6 +31,8 @@ use crate::{
 const OFFER_MAX: i64 = 200;
 /// Lost deliveries in one read.
 const LOST_PAGE: i64 = 500;
+/// Open deliveries in one read.
+const OWED_PAGE: i64 = 500;
 /// More acked deliveries are not counted: the figure is for people.
 const ACKED_MAX: i64 = 10_000;
 /// Withdrawn deliveries in one frame: about 16 KiB.
@@ -67,6 +69,14 @@ impl Life {
             Some(row) => self.learn(row),
             // The rules say what became of us.
             None => self.renew().await?,
+        }
+        if self.progress.backlog() == Backlog::Sending && self.known.pending == 0 {
+            // What was left has ended or is with others: there will be no page that ends it.
+            self.page = Some(Page {
+                deliveries: Vec::new(),
+                covered: self.progress.covered(&self.known, Offered::Short),
+                ends_backlog: true,
+            });
         }
         let worthwhile = self.exhausted != Some(offerable(&self.known));
         if self.known.pending > 0 && worthwhile && self.free() > 0 {
@@ -154,10 +164,38 @@ impl Life {
         let Some(page) = self.page.take() else { return Ok(()) };
         self.send_results(frames::join(&page.deliveries, operations)).await?;
         self.progress.cover(covered, &self.known);
-        if page.ends_backlog && self.progress.backlog() == Backlog::Sending {
+        let sending = self.progress.backlog() == Backlog::Sending;
+        if page.ends_backlog && sending && !self.owes_any().await? {
             self.catch_up().await?;
         }
         Ok(())
+    }
+
+    /// Whether something that was there at the opening was not shown here and is still to come: it
+    /// backs off, is about to be lost, or is in flight to us by an offer whose answer was lost. A
+    /// later page or its end settles that. What others have in flight is not ours to wait for.
+    async fn owes_any(&self) -> Result<bool, Fault> {
+        let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
+        let own_in_flight = own.map_or(0, |consumer| consumer.in_flight);
+        let open = [DeliveryState::Pending, DeliveryState::InFlight];
+        let mut next = Some(0).filter(|_| self.known.pending + own_in_flight > 0);
+        while let Some(after) = next.filter(|after| *after < self.progress.last_at_open()) {
+            let store = self.engine.store();
+            let page = store.list_deliveries(&self.inbox, after, &open, OWED_PAGE).await;
+            let page = page.map_err(unreadable)?;
+            if page.deliveries.iter().any(|delivery| self.owes(delivery)) {
+                return Ok(true);
+            }
+            next = page.next;
+        }
+        Ok(false)
+    }
+
+    fn owes(&self, open: &Delivery) -> bool {
+        let (holder, us) = (open.consumer.as_ref(), (&self.consumer.id, self.consumer.epoch));
+        let elsewhere = holder.is_some_and(|(id, epoch)| (id, *epoch) != us);
+        let comes = open.state == DeliveryState::Pending || !elsewhere;
+        comes && self.progress.is_owed(open.key.sequence)
     }
 
     /// Says that the backlog is sent. From now on the cursor is at the end, and submits may put

@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -40,12 +40,20 @@ pub enum Mode {
     Delay(Duration),
     /// From this pattern on nothing is forwarded, and the connection is cut.
     CutAt(Vec<u8>),
+    /// From this pattern on the connection is silent in both directions, and neither side learns
+    /// that the other one closed. As a cut, this happens to one connection.
+    SilentAt(Vec<u8>),
 }
 
 impl Mode {
     /// Cuts where these bytes begin: an id in a message, or a command of a protocol.
     pub fn cut_at(pattern: impl AsRef<[u8]>) -> Mode {
         Mode::CutAt(pattern.as_ref().to_vec())
+    }
+
+    /// Goes silent where these bytes begin.
+    pub fn silent_at(pattern: impl AsRef<[u8]>) -> Mode {
+        Mode::SilentAt(pattern.as_ref().to_vec())
     }
 }
 
@@ -185,9 +193,10 @@ async fn connection(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) 
     drop(server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let silent = AtomicBool::new(false);
     let end = tokio::select! {
-        end = pump(&mut from_client, &mut to_server, shared.lane(Direction::Up)) => end,
-        end = pump(&mut from_server, &mut to_client, shared.lane(Direction::Down)) => end,
+        end = pump(&mut from_client, &mut to_server, shared.lane(Direction::Up), &silent) => end,
+        end = pump(&mut from_server, &mut to_client, shared.lane(Direction::Down), &silent) => end,
         _ = cuts.changed() => End::Cut,
     };
     if end == End::Cut {
@@ -207,44 +216,75 @@ enum End {
 }
 
 /// Forwards until one side ends or the mode says cut.
-async fn pump(from: &mut tcp::OwnedReadHalf, to: &mut tcp::OwnedWriteHalf, lane: &Lane) -> End {
+async fn pump(
+    from: &mut tcp::OwnedReadHalf,
+    to: &mut tcp::OwnedWriteHalf,
+    lane: &Lane,
+    silent: &AtomicBool,
+) -> End {
     let mut piece = vec![0; 16 * 1024];
     let mut waiting: Vec<u8> = Vec::new();
     let mut forwarded: u64 = 0;
     loop {
-        let Ok(size @ 1..) = from.read(&mut piece).await else { return End::Closed };
+        let read = from.read(&mut piece).await;
+        if silent.load(Ordering::SeqCst) {
+            match read {
+                Ok(1..) => continue,
+                // The other side is not told either.
+                Ok(0) | Err(_) => std::future::pending::<()>().await,
+            }
+        }
+        let Ok(size @ 1..) = read else { return End::Closed };
         lane.bytes.send_modify(|bytes| *bytes += size as u64);
         waiting.extend_from_slice(&piece[..size]);
         let mode = lane.mode.borrow().clone();
-        let (send, cut) = match mode {
-            Mode::Forward => (waiting.len(), false),
-            Mode::CutBefore => (0, true),
-            Mode::CutAfter(limit) => {
-                let left = usize::try_from(limit.saturating_sub(forwarded)).unwrap_or(usize::MAX);
-                (left.min(waiting.len()), left <= waiting.len())
-            }
-            Mode::Swallow => {
-                waiting.clear();
-                (0, false)
-            }
-            Mode::Delay(time) => {
-                tokio::time::sleep(time).await;
-                (waiting.len(), false)
-            }
-            Mode::CutAt(pattern) => match find(&waiting, &pattern) {
-                Found::At(at) => (at, true),
-                Found::Not { held } => (waiting.len() - held, false),
-            },
-        };
+        if let Mode::Delay(time) = mode {
+            tokio::time::sleep(time).await;
+        }
+        let (send, fate) = forwarding(&mode, &mut waiting, forwarded);
         if to.write_all(&waiting[..send]).await.is_err() {
             return End::Closed;
         }
         forwarded += send as u64;
         waiting.drain(..send);
-        if cut {
+        if fate != Fate::Open {
             lane.mode.send_replace(Mode::Forward);
+            silent.store(fate == Fate::Silent, Ordering::SeqCst);
             lane.triggers.send_modify(|triggers| *triggers += 1);
+        }
+        if fate == Fate::Cut {
             return End::Cut;
         }
+    }
+}
+
+/// What a mode does to a connection.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    Open,
+    Cut,
+    Silent,
+}
+
+/// How many of the waiting bytes go on now, and what becomes of their connection then.
+fn forwarding(mode: &Mode, waiting: &mut Vec<u8>, forwarded: u64) -> (usize, Fate) {
+    let until = |pattern: &[u8], fate| match find(waiting, pattern) {
+        Found::At(at) => (at, fate),
+        Found::Not { held } => (waiting.len() - held, Fate::Open),
+    };
+    match mode {
+        Mode::Forward | Mode::Delay(_) => (waiting.len(), Fate::Open),
+        Mode::CutBefore => (0, Fate::Cut),
+        Mode::CutAfter(limit) => {
+            let left = usize::try_from(limit.saturating_sub(forwarded)).unwrap_or(usize::MAX);
+            let fate = if left <= waiting.len() { Fate::Cut } else { Fate::Open };
+            (left.min(waiting.len()), fate)
+        }
+        Mode::Swallow => {
+            waiting.clear();
+            (0, Fate::Open)
+        }
+        Mode::CutAt(pattern) => until(pattern, Fate::Cut),
+        Mode::SilentAt(pattern) => until(pattern, Fate::Silent),
     }
 }

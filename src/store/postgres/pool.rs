@@ -55,11 +55,14 @@ pub struct PostgresOptions {
     pub lock_timeout: Duration,
     /// Longest statement. Does not hold for COMMIT, which is never cancelled.
     pub statement_timeout: Duration,
-    /// After how long the server ends a transaction whose replica went silent.
+    /// After how long the server ends a transaction whose replica went silent. Below the flight,
+    /// so that its row locks are gone when the replica tries again on another connection.
     pub idle_in_transaction_timeout: Duration,
     /// How long the replies of one flight are awaited before the connection counts as lost.
     pub flight_timeout: Duration,
-    /// How long settling waits for a lost transaction to end.
+    /// How long one try of settling waits for a lost transaction to end. With the half that a
+    /// statement is given on top it is below the flight: the server's answer comes before the
+    /// connection is given up.
     pub settle_timeout: Duration,
     /// Certificates (PEM) that are trusted besides the public ones.
     pub tls_roots: Option<PathBuf>,
@@ -68,8 +71,10 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The usual values: 8, 4 and 2 connections, 5 s for a connection, 250 ms for a lock, 10 s for a
-    /// statement, 30 s for a silent transaction and for a flight, 20 s for settling.
+    /// The usual values: 8, 4 and 2 connections, 5 s for a connection, 2 s to check one, 250 ms
+    /// for a lock, 4 s for a statement and for a silent transaction, 5 s for a flight, 3 s for one
+    /// try of settling. A caller whose connection goes silent is so answered on another one within
+    /// about 10 s.
     pub fn usual(migrations: Migrations) -> Self {
         PostgresOptions {
             write_connections: 8,
@@ -77,12 +82,12 @@ impl PostgresOptions {
             upkeep_connections: 2,
             wait_timeout: Duration::from_secs(5),
             create_timeout: Duration::from_secs(5),
-            recycle_timeout: Duration::from_secs(5),
+            recycle_timeout: Duration::from_secs(2),
             lock_timeout: Duration::from_millis(250),
-            statement_timeout: Duration::from_secs(10),
-            idle_in_transaction_timeout: Duration::from_secs(30),
-            flight_timeout: Duration::from_secs(30),
-            settle_timeout: Duration::from_secs(20),
+            statement_timeout: Duration::from_secs(4),
+            idle_in_transaction_timeout: Duration::from_secs(4),
+            flight_timeout: Duration::from_secs(5),
+            settle_timeout: Duration::from_secs(3),
             tls_roots: None,
             migrations,
         }
@@ -116,7 +121,8 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("receiptd");
         }
-        // A server that vanished is noticed within half a minute, also by an idle connection.
+        // A server that vanished is noticed within the time of a flight by a connection in use, and
+        // by an idle one within half a minute.
         config
             .connect_timeout(options.create_timeout)
             .keepalives(true)

@@ -19,7 +19,6 @@ use crate::{
     domain::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
-        document::Document,
         ids::{Account, InboxName, TARGET_BYTES_MAX, Target},
         inbox::Inbox,
         lock::{Lock, TargetKey},
@@ -28,7 +27,7 @@ use crate::{
     },
     store::{
         ReadError,
-        query::{DeliveryPage, EXAMINED_MAX, OperationPosition, Walk},
+        query::{DeliveryPage, DocumentPage, EXAMINED_MAX, OperationPosition, Walk},
     },
 };
 
@@ -128,33 +127,50 @@ impl PostgresStore {
     }
 }
 
-/// Index: documents_pkey.
+/// Documents that exist, each with its number in the walk. The last row that may be examined comes
+/// even if it is a marker of a deleted one, so that the reader knows where to go on. The content
+/// stays out of the inner list too. Index: documents_pkey.
 pub(super) const LIST_DOCUMENTS: &str = concat!(
-    "SELECT d.target, NULL::bytea, ",
+    "SELECT d.examined, d.target, NULL::bytea, ",
     document_columns!(),
-    " FROM receiptd.documents d
-      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.target >= $3::text
-        AND d.target > $4::text AND d.target < $5::text AND d.present = 1
+    " FROM (
+        SELECT d.target, ",
+    document_columns!(),
+    ", row_number() OVER (ORDER BY d.target) AS examined
+        FROM receiptd.documents d
+        WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.target >= $3::text
+            AND d.target > $4::text AND d.target < $5::text
+        ORDER BY d.target LIMIT $7::bigint) d
+      WHERE d.present = 1 OR d.examined = $7::bigint
       ORDER BY d.target LIMIT $6::bigint"
 );
 
 impl PostgresStore {
-    /// Documents that exist, by target in byte order, without content: at most `limit`.
+    /// Documents that exist, by target in byte order, without content: at most `limit`, of at
+    /// most [`EXAMINED_MAX`] rows that are examined.
     pub async fn list_documents(
         &self,
         account: &Account,
         prefix: &str,
         after: Option<&Target>,
         limit: i64,
-    ) -> Result<Vec<Document>, ReadError> {
+    ) -> Result<DocumentPage, ReadError> {
         let mut parameters = of(account);
         parameters.extend([value(prefix), value(after.map_or("", Target::as_str))]);
-        parameters.extend([value(end_of_prefix(prefix)), value(limit)]);
+        parameters.extend([value(end_of_prefix(prefix)), value(limit), value(EXAMINED_MAX)]);
         let rows = self.page(LIST_DOCUMENTS, parameters).await?;
-        each(&rows, "document", |fields| {
+        let mut found = each(&rows, "document", |fields| {
+            let examined = fields.take::<i64>()?;
             let target = Target::from_stored(fields.take()?);
-            rows::document(fields, TargetKey { account: account.clone(), target })
-        })
+            let key = TargetKey { account: account.clone(), target };
+            Ok((examined, rows::document(fields, key)?))
+        })?;
+        let full = i64::try_from(found.len()).is_ok_and(|found| found >= limit);
+        let last = found.last().filter(|(examined, _)| full || *examined == EXAMINED_MAX);
+        let next = last.map(|(_, document)| document.key.target.clone());
+        found.retain(|(_, document)| document.exists);
+        let documents = found.into_iter().map(|(_, document)| document).collect();
+        Ok(DocumentPage { documents, next })
     }
 }
 

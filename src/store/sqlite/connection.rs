@@ -9,6 +9,7 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::ErrorKind,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rusqlite::{Connection, OpenFlags};
@@ -56,24 +57,52 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Locks the store against a second process. The lock ends with the handle, also if the process
-/// is killed; the file stays.
+/// The one path that all symbolic links to the file lead to: SQLite names its log after it too.
+///
+/// # Errors
+/// [`OpenError`] with what the operating system said.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
+    std::fs::canonicalize(path).map_err(|error| {
+        OpenError(format!("the store {} cannot be found: {error}", path.display()))
+    })
+}
+
+/// What is locked: on Linux the database file itself, which is the same by every name. Its lock
+/// (`flock`) and those of SQLite (`fcntl`) do not meet there; where they do, a file beside it.
+#[cfg(target_os = "linux")]
+fn open_to_lock(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_to_lock(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(beside(path, ".lock"))
+}
+
+/// Locks the store against a second process, before SQLite opens it. The lock ends with the
+/// handle, also if the process is killed. The handle must outlive every connection: closing any
+/// descriptor of the file releases all POSIX locks that SQLite holds on it in this process.
 ///
 /// # Errors
 /// [`OpenError`] if another process has it.
 pub(super) fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let path = beside(path, ".lock");
     let describe = |error: std::io::Error| {
-        OpenError(format!("the lock file {} cannot be used: {error}", path.display()))
+        OpenError(format!("the store {} cannot be locked: {error}", path.display()))
     };
-    let file = OpenOptions::new().create(true).append(true).open(&path).map_err(describe)?;
+    let file = open_to_lock(path).map_err(describe)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError(format!(
-            "another process uses this store (it has locked {}): an embedded store serves one \
-             process; stop the other one, or name another file",
-            path.display()
-        ))),
+        Err(TryLockError::WouldBlock) => {
+            // The one that has it may be in this process: its locks would go with this handle,
+            // so the handle stays open as long as the process.
+            let _never_closed = std::mem::ManuallyDrop::new(file);
+            Err(OpenError(format!(
+                "another process uses this store (it has locked {}, perhaps by another name of \
+                 the same file): an embedded store serves one process; stop the other one, or \
+                 name another file",
+                path.display()
+            )))
+        }
         Err(TryLockError::Error(error)) => Err(describe(error)),
     }
 }
@@ -107,16 +136,41 @@ pub(super) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
     Ok(connection)
 }
 
-/// A connection that only reads.
+/// A connection that only reads. It keeps the lock as well: a read may outlast the writer.
+pub(super) struct Reader {
+    connection: Connection,
+    /// Given up after the connection.
+    _lock: Option<Arc<File>>,
+}
+
+impl std::ops::Deref for Reader {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl std::ops::DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// A connection that only reads, with its share of the lock.
 ///
 /// # Errors
 /// [`OpenError`].
-pub(super) fn open_reader(path: &Path, options: &Options) -> Result<Connection, OpenError> {
+pub(super) fn open_reader(
+    path: &Path,
+    options: &Options,
+    lock: Option<&Arc<File>>,
+) -> Result<Reader, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
         let connection = open(path, flags, options)?;
         connection.pragma_update(None, "query_only", "ON")?;
-        Ok(connection)
+        Ok(Reader { connection, _lock: lock.cloned() })
     };
     open().map_err(|error| describe(path, &error))
 }

@@ -27,6 +27,7 @@ pub(super) const MIGRATIONS: [&str; 1] = [include_str!("schema/0001.sql")];
 /// migration that it has differs from this release's, or if the file cannot be used.
 pub fn migrate(path: &Path, seams: &Seams, options: &Options) -> Result<usize, OpenError> {
     connection::create(path)?;
+    let path = &connection::resolve(path)?;
     let _lock = match seams.store_file_lock() {
         FileLock::Exclusive => Some(connection::lock_file(path)?),
         FileLock::Shared => None,

@@ -36,6 +36,7 @@ use rusqlite::Connection;
 
 pub use self::migrate::migrate;
 use self::{
+    connection::Reader,
     fault::{CLOSED, Failure, Fault, Health},
     pool::Pool,
     wal::Wal,
@@ -83,7 +84,7 @@ struct Inner {
     seams: Seams,
     health: Arc<Health>,
     writer: Pool<Writer>,
-    readers: Pool<Connection>,
+    readers: Pool<Reader>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -100,8 +101,9 @@ impl SqliteStore {
     /// [`OpenError`], as [`migrate`], or if a thread cannot be started.
     pub fn open(path: &Path, seams: &Seams, options: &Options) -> Result<Self, OpenError> {
         connection::create(path)?;
+        let path = &connection::resolve(path)?;
         let lock = match seams.store_file_lock() {
-            FileLock::Exclusive => Some(connection::lock_file(path)?),
+            FileLock::Exclusive => Some(Arc::new(connection::lock_file(path)?)),
             FileLock::Shared => None,
         };
         let mut connection = connection::open_writer(path, options)?;
@@ -112,7 +114,7 @@ impl SqliteStore {
         };
         // A checkpoint writes to the file, so its thread has a connection that may.
         let background = background.map(|()| connection::open_writer(path, options)).transpose()?;
-        let readers = (0..readers).map(|_| connection::open_reader(path, options));
+        let readers = (0..readers).map(|_| connection::open_reader(path, options, lock.as_ref()));
         let readers = readers.collect::<Result<Vec<_>, OpenError>>()?;
         let failed = |error: &dyn std::fmt::Display| {
             OpenError(format!("the store {} cannot be opened: {error}", path.display()))
@@ -128,7 +130,7 @@ impl SqliteStore {
         let writer = writer.map_err(|error| failed(&error))?;
         let readers = Pool::start(blocking, "receiptd-reader", readers, drop);
         let readers = readers.map_err(|error| failed(&error))?;
-        let path = path.to_owned();
+        let path = path.clone();
         Ok(SqliteStore { inner: Arc::new(Inner { path, facts, seams, health, writer, readers }) })
     }
 
@@ -192,7 +194,7 @@ impl SqliteStore {
         self.inner.health.check()
     }
 
-    fn readers(&self) -> &Pool<Connection> {
+    fn readers(&self) -> &Pool<Reader> {
         &self.inner.readers
     }
 

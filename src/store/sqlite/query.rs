@@ -19,15 +19,14 @@ use crate::{
     domain::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
-        document::Document,
         ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
         inbox::Inbox,
         lock::Lock,
         operation::{Operation, OperationKey},
     },
     store::query::{
-        DeliveryPage, EXAMINED_MAX, InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition,
-        Walk,
+        DeliveryPage, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp, OperationGlimpse,
+        OperationPosition, Walk,
     },
 };
 
@@ -122,26 +121,43 @@ pub(super) fn list_audit(
 }
 
 /// Index: the primary key. The prefix is a range, so that nothing beside it is read; the `+`
-/// keeps the walk from starting at the cursor where that comes before the prefix.
+/// keeps the walk from starting at the cursor where that comes before the prefix. Markers of
+/// deleted documents come too, so that the walk can be bounded.
 pub(super) const LIST_DOCUMENTS: &str = concat!(
     "SELECT ",
     document_columns!(),
     " FROM documents WHERE bucket = ?1 AND account = ?2 AND +target > ?3 \
-     AND target >= max(?3, ?4) AND target < ?5 AND present = 1 ORDER BY target LIMIT ?6"
+     AND target >= max(?3, ?4) AND target < ?5 ORDER BY target LIMIT ?6"
 );
 
-/// Documents that exist, by target.
+/// Documents that exist, by target. Rows are read one by one, so that the walk ends with the page.
 pub(super) fn list_documents(
     connection: &Connection,
     account: &Account,
     prefix: &str,
     after: Option<&Target>,
     limit: i64,
-) -> Result<Vec<Document>, Fault> {
+) -> Result<DocumentPage, Fault> {
     let after = after.map_or("", Target::as_str);
     let end = end_of_prefix(prefix);
-    let parameters = params![account.bucket(), account.as_str(), after, prefix, end, limit];
-    many(connection, LIST_DOCUMENTS, parameters, rows::document)
+    let parameters = params![account.bucket(), account.as_str(), after, prefix, end, EXAMINED_MAX];
+    let limit = usize::try_from(limit).unwrap_or(0);
+    let mut page = DocumentPage { documents: Vec::new(), next: None };
+    let mut statement = connection.prepare_cached(LIST_DOCUMENTS)?;
+    let mut found = statement.query(parameters)?;
+    let mut examined = 0;
+    while page.documents.len() < limit {
+        let Some(row) = found.next()? else { break };
+        examined += 1;
+        let document = rows::document(row)?;
+        if examined == EXAMINED_MAX || (document.exists && page.documents.len() + 1 == limit) {
+            page.next = Some(document.key.target.clone());
+        }
+        if document.exists {
+            page.documents.push(document);
+        }
+    }
+    Ok(page)
 }
 
 /// The first text after all targets with this prefix. UTF-8 sorts by code points, so the last

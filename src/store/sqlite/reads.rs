@@ -5,7 +5,7 @@
 
 use rusqlite::Connection;
 
-use super::{CLOSED, SqliteStore, by_key, due, dump, fault::Fault, query};
+use super::{CLOSED, SqliteStore, by_key, connection::Reader, due, dump, fault::Fault, query};
 use crate::{
     domain::{
         audit::AuditRow,
@@ -19,8 +19,8 @@ use crate::{
     store::{
         ReadError,
         query::{
-            DeliveryPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp, OperationGlimpse,
-            OperationPosition,
+            DeliveryPage, DocumentPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp,
+            OperationGlimpse, OperationPosition,
         },
     },
 };
@@ -32,9 +32,9 @@ impl SqliteStore {
         work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, ReadError> {
         self.healthy()?;
-        let read = move |connection: &mut Connection| {
+        let read = move |reader: &mut Reader| {
             // Dropped at the end or by a panic: a rollback, which is how a read ends.
-            let transaction = connection.transaction()?;
+            let transaction = reader.transaction()?;
             work(&transaction)
         };
         let answer = self.readers().run(read).await;
@@ -153,7 +153,7 @@ impl SqliteStore {
         prefix: &str,
         after: Option<&Target>,
         limit: i64,
-    ) -> Result<Vec<Document>, ReadError> {
+    ) -> Result<DocumentPage, ReadError> {
         let (account, prefix, after) = (account.clone(), prefix.to_owned(), after.cloned());
         self.read(move |connection| {
             query::list_documents(connection, &account, &prefix, after.as_ref(), limit)

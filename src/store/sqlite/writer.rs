@@ -37,7 +37,7 @@ pub(super) struct Writer {
     health: Arc<Health>,
     busy_timeout: Duration,
     /// Held as long as anything here can write.
-    lock: Option<File>,
+    lock: Option<Arc<File>>,
 }
 
 /// How a turn wants to end.
@@ -65,7 +65,7 @@ impl Writer {
         seams: Seams,
         health: Arc<Health>,
         busy_timeout: Duration,
-        lock: Option<File>,
+        lock: Option<Arc<File>>,
     ) -> Self {
         Writer { connection, wal, seams, health, busy_timeout, lock }
     }

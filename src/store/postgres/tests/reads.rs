@@ -162,6 +162,36 @@ async fn a_rare_state_is_searched_for_in_bounded_steps() {
 }
 
 #[tokio::test]
+async fn markers_of_deleted_documents_are_passed_in_bounded_steps() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.open().await;
+    let client = database.client().await;
+    let account = account("alice");
+    let (bucket, name) = (account.bucket(), account.as_str());
+    let seed = format!(
+        "INSERT INTO receiptd.documents
+        SELECT {bucket}, '{name}',
+            CASE n WHEN 0 THEN 'a' WHEN 25001 THEN 'z' ELSE 'm-' || to_char(n - 1, 'FM00000') END,
+            1, 1, CASE WHEN n IN (0, 25001) THEN 1 ELSE 0 END, 'text/plain', 0,
+            sha256(''), 1, 1, 0, ''
+        FROM generate_series(0, 25001) n"
+    );
+    client.batch_execute(&seed).await.expect("seeded");
+    let (mut steps, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_documents(&account, "", after.as_ref(), 9).await.expect("a read");
+        let next = page.next.as_ref().map(|target| target.as_str().to_owned());
+        steps.push((page.documents.len(), next));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let at = |target: &str| Some(target.to_owned());
+    assert_eq!(steps, [(1, at("m-09998")), (0, at("m-19998")), (1, None)]);
+}
+
+#[tokio::test]
 async fn upkeep_goes_on_while_callers_hold_every_connection() {
     let Some(database) = Database::new().await else { return };
     let store =
@@ -258,12 +288,13 @@ async fn pages_go_on_where_the_last_one_ended() {
     let names = |documents: Vec<Document>| {
         documents.iter().map(|document| document.key.target.as_str().to_owned()).collect::<Vec<_>>()
     };
-    let page = store.list_documents(&alice, "docs/", None, 9).await.expect("a read");
+    let page = store.list_documents(&alice, "docs/", None, 9).await.expect("a read").documents;
     assert!(page.iter().all(|document| document.content.is_none()));
     assert_eq!(names(page), ["docs/a", "docs/c"]);
     let after = target_key("docs/a").target;
     let page = store.list_documents(&alice, "", Some(&after), 2).await.expect("a read");
-    assert_eq!(names(page), ["docs/c", "docs0"]);
+    assert_eq!(page.next, Some(target_key("docs0").target));
+    assert_eq!(names(page.documents), ["docs/c", "docs0"]);
     let inboxes = store.list_inboxes(&alice, "", 9).await.expect("a read");
     assert_eq!(inboxes, [inbox("bare", Optional::Unset), inbox("main", Optional::Set)]);
     assert_eq!(store.list_inboxes(&alice, "bare", 9).await.expect("a read").len(), 1);

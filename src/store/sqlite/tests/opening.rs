@@ -100,6 +100,61 @@ async fn a_second_process_is_refused_until_the_first_has_closed() {
     place.open().close().await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn every_name_of_the_file_is_one_store() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let folder = place.path.parent().expect("has a folder");
+    let [soft, hard] = ["soft.db", "hard.db"].map(|name| folder.join(name));
+    std::os::unix::fs::symlink(&place.path, &soft).expect("links");
+    std::fs::hard_link(&place.path, &hard).expect("links");
+    for name in [&soft, &hard, &place.path] {
+        let options = Options::default();
+        let opened = SqliteStore::open(name, &place.seams, &options).map(drop);
+        for refused in [opened, migrate(name, &place.seams, &options).map(drop)] {
+            let text = refused.expect_err("refused").to_string();
+            assert!(text.contains("another process uses this store"), "{text}");
+        }
+    }
+    let need = || vec![Need::Account(account(), Access::Write)];
+    run(&store, need(), |world| world.put_account(account_row(1))).await.expect("commits");
+    store.close().await;
+    for name in [soft, hard] {
+        let store = SqliteStore::open(&name, &place.seams, &Options::default()).expect("is free");
+        assert_eq!(store.account(&account()).await.expect("reads"), Some(account_row(1)));
+        store.close().await;
+    }
+}
+
+/// The POSIX locks of this process on the file.
+#[cfg(target_os = "linux")]
+fn posix_locks(path: &std::path::Path) -> usize {
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("exists"));
+    let (process, inode) = (std::process::id().to_string(), format!(":{inode}"));
+    let locks = std::fs::read_to_string("/proc/locks").expect("is readable");
+    let ours = locks.lines().filter(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.contains(&"POSIX")
+            && words.contains(&process.as_str())
+            && words.iter().any(|word| word.ends_with(&inode))
+    });
+    ours.count()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_refused_opening_leaves_the_locks_of_sqlite() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let before = posix_locks(&place.path);
+    assert!(before > 0, "SQLite keeps a shared lock while it has the file open");
+    SqliteStore::open(&place.path, &place.seams, &Options::default()).expect_err("refused");
+    assert_eq!(posix_locks(&place.path), before);
+    store.close().await;
+    assert_eq!(posix_locks(&place.path), 0);
+}
+
 #[tokio::test]
 async fn simulated_replicas_share_a_file() {
     let seams = simulated(5);

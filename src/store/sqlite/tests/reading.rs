@@ -95,7 +95,7 @@ async fn documents_are_listed_by_bytes_under_their_prefix() {
     let list = async |prefix: &str, after: Option<&str>, limit| {
         let after = after.map(Target::from_stored);
         let rows = store.list_documents(&account(), prefix, after.as_ref(), limit).await;
-        let rows = rows.expect("reads").into_iter();
+        let rows = rows.expect("reads").documents.into_iter();
         rows.map(|row| row.key.target.as_str().to_owned()).collect::<Vec<String>>()
     };
     assert_eq!(list("", None, 100).await, targets);
@@ -107,6 +107,32 @@ async fn documents_are_listed_by_bytes_under_their_prefix() {
     assert!(list("a", Some("b"), 100).await.is_empty());
     assert_eq!(end_of_prefix("a\u{D7FF}"), "a\u{E000}");
     assert_eq!(end_of_prefix("a\u{10FFFF}"), "b");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn markers_of_deleted_documents_are_passed_in_bounded_steps() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let marker = Document { exists: false, ..document("m-00000", b"") };
+    store_documents(&store, vec![document("a", b"text"), marker, document("z", b"text")]).await;
+    let copies = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 24999)
+        INSERT INTO documents SELECT bucket, account, printf('m-%05d', n.n), revision, generation,
+            present, content_type, size, content_hash, create_time, update_time, locked, content
+        FROM documents, n WHERE target = 'm-00000'";
+    place.stranger().execute_batch(copies).expect("copies");
+    let (mut steps, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_documents(&account(), "", after.as_ref(), 9).await.expect("reads");
+        let next = page.next.as_ref().map(|target| target.as_str().to_owned());
+        steps.push((page.documents.len(), next));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let at = |target: &str| Some(target.to_owned());
+    assert_eq!(steps, [(1, at("m-09998")), (0, at("m-19998")), (1, None)]);
     store.close().await;
 }
 
