@@ -9,6 +9,7 @@ pub mod auth;
 pub mod convert;
 mod deadline;
 mod documents;
+mod gate;
 pub mod health;
 mod inboxes;
 mod operation_lists;
