@@ -30,12 +30,17 @@ use tonic::{Response, Status};
 
 use self::{
     auth::Permission,
+    deadline::Call,
     pages::Pages,
     places::{Place, Places},
     status::Refused,
 };
 use crate::{
-    domain::{command::Reply, ids::Account, refusal::Refusal},
+    domain::{
+        command::Reply,
+        ids::Account,
+        refusal::{Refusal, RefusalOutcome},
+    },
     engine::Engine,
     stream::StreamSettings,
     telemetry,
@@ -90,8 +95,18 @@ impl Api {
     }
 
     /// The one place where an answer or a refusal becomes what tonic sends.
-    fn answer<T>(&self, result: Result<T, Refused>) -> Result<Response<T>, Status> {
-        result.map(Response::new).map_err(|refused| self.status(refused))
+    fn answer<T>(&self, call: Call, result: Result<T, Refused>) -> Result<Response<T>, Status> {
+        result.map(Response::new).map_err(|refused| self.status(call.told(refused)))
+    }
+
+    /// As [`Api::answer`] for a call that changes nothing: it need not end in silence either.
+    async fn answer_read<T>(
+        &self,
+        call: Call,
+        answer: impl Future<Output = Result<T, Refused>>,
+    ) -> Result<Response<T>, Status> {
+        let result = call.answer_by.or_late(RefusalOutcome::NoEffect, answer).await;
+        self.answer(call, result)
     }
 
     fn status(&self, refused: Refused) -> Status {

@@ -136,6 +136,7 @@ pub fn code(refusal: &Refusal) -> Code {
         Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. } => Code::Unavailable,
+        Refusal::NoAnswerYet { .. } => Code::DeadlineExceeded,
         Refusal::CommitUnknown => Code::Unknown,
         Refusal::Internal => Code::Internal,
         Refusal::Invalid(_)
@@ -193,7 +194,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             ],
             None => Vec::new(),
         },
-        Refusal::NoSuchOperation { standing } => vec![("standing", standing.word().to_owned())],
+        Refusal::NoSuchOperation { standing, .. } => vec![("standing", standing.word().to_owned())],
         Refusal::ResumeTokenInvalid(fault) => vec![("cause", fault.word().to_owned())],
         Refusal::PermissionMissing { permission } => {
             vec![("permission", (*permission).to_owned())]
@@ -210,6 +211,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
+        | Refusal::NoAnswerYet { .. }
         | Refusal::Internal
         | Refusal::CredentialsMissing
         | Refusal::CredentialsInvalid => Vec::new(),
@@ -261,6 +263,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
+        | Refusal::NoAnswerYet { .. }
         | Refusal::Internal
         | Refusal::CredentialsMissing
         | Refusal::CredentialsInvalid
@@ -285,7 +288,7 @@ mod tests {
         ids::{Account, Span, Target},
         intent::{IntentPart, LockMode},
         lock::{Holder, Lock, TargetKey},
-        refusal::TokenFault,
+        refusal::{RefusalOutcome, TokenFault},
         standing::Standing,
     };
 
@@ -333,7 +336,10 @@ mod tests {
             ),
             (Refusal::AccountQuota { what: "inboxes", limit: 1 }, Code::ResourceExhausted),
             (Refusal::TargetLocked { lock: Box::new(lock()) }, Code::Aborted),
-            (Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet }, Code::NotFound),
+            (
+                Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet, closed: None },
+                Code::NotFound,
+            ),
             (Refusal::NoSuchInbox, Code::NotFound),
             (Refusal::NoSuchDocument, Code::NotFound),
             (Refusal::NoSuchLock, Code::NotFound),
@@ -347,6 +353,7 @@ mod tests {
             (Refusal::Draining { retry }, Code::Unavailable),
             (Refusal::IdentityHeld { retry }, Code::Unavailable),
             (Refusal::CommitUnknown, Code::Unknown),
+            (Refusal::NoAnswerYet { outcome: RefusalOutcome::Unknown }, Code::DeadlineExceeded),
             (Refusal::Internal, Code::Internal),
             (Refusal::CredentialsMissing, Code::Unauthenticated),
             (Refusal::CredentialsInvalid, Code::Unauthenticated),

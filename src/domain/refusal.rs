@@ -153,6 +153,8 @@ pub enum Refusal {
     NoSuchOperation {
         /// What can be said about the id.
         standing: Standing,
+        /// Why it cannot be accepted now, if so.
+        closed: Option<Box<Refusal>>,
     },
     /// There is no such inbox.
     NoSuchInbox,
@@ -192,6 +194,11 @@ pub enum Refusal {
     },
     /// The answer to a commit was lost and could not be settled.
     CommitUnknown,
+    /// The caller's time is up before there was an answer; what it asked for goes on.
+    NoAnswerYet {
+        /// Whether it could have had an effect.
+        outcome: RefusalOutcome,
+    },
     /// A fault of ours, found before any effect.
     Internal,
     /// No credentials.
@@ -252,6 +259,7 @@ impl Refusal {
             Refusal::Draining { .. } => "DRAINING",
             Refusal::IdentityHeld { .. } => "IDENTITY_HELD",
             Refusal::CommitUnknown => "COMMIT_UNKNOWN",
+            Refusal::NoAnswerYet { .. } => "NO_ANSWER_YET",
             Refusal::Internal => "INTERNAL",
             Refusal::CredentialsMissing => "CREDENTIALS_MISSING",
             Refusal::CredentialsInvalid => "CREDENTIALS_INVALID",
@@ -263,6 +271,7 @@ impl Refusal {
     pub fn outcome(&self) -> RefusalOutcome {
         match self {
             Refusal::CommitUnknown => RefusalOutcome::Unknown,
+            Refusal::NoAnswerYet { outcome } => *outcome,
             Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
@@ -326,6 +335,7 @@ impl Refusal {
             | Refusal::ResumeTokenInvalid(_)
             | Refusal::InboxRecreated
             | Refusal::StoreEpochChanged
+            | Refusal::NoAnswerYet { .. }
             | Refusal::Internal
             | Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
@@ -367,7 +377,7 @@ impl Refusal {
                 format!("the account has reached its limit of {limit} {what}")
             }
             Refusal::TargetLocked { .. } => "another operation holds the target".to_owned(),
-            Refusal::NoSuchOperation { standing } => {
+            Refusal::NoSuchOperation { standing, .. } => {
                 format!("there is no record under this id ({})", standing.word())
             }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
@@ -405,6 +415,10 @@ impl Refusal {
             Refusal::CommitUnknown => {
                 "the store's answer to the commit was lost; look up the same id".to_owned()
             }
+            Refusal::NoAnswerYet { .. } => {
+                "the caller's time is up, and there is no answer yet; what was asked for goes on"
+                    .to_owned()
+            }
             Refusal::Internal => "a fault of the service, before any effect".to_owned(),
             Refusal::CredentialsMissing => {
                 "credentials are missing; send authorization: Bearer TOKEN".to_owned()
@@ -428,7 +442,8 @@ impl Refusal {
             | Refusal::InboxRecreated
             | Refusal::NoSuchInbox
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
-            Refusal::NoSuchOperation { standing } => standing.recovery(),
+            Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
+            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
             Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
                 RecoveryAction::ReadCurrentState
             }
@@ -444,6 +459,7 @@ impl Refusal {
             Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
             | Refusal::CommitUnknown
+            | Refusal::NoAnswerYet { .. }
             | Refusal::Internal => RecoveryAction::ResubmitSameId,
             Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
@@ -461,7 +477,14 @@ impl Refusal {
         };
         let next = match action {
             RecoveryAction::ShowResult => "Show the result.",
+            RecoveryAction::Wait if *self == Refusal::StreamSuperseded => {
+                "Do not open it again from two places with one consumer id."
+            }
+            RecoveryAction::Wait if *self == Refusal::StoreEpochChanged => {
+                "Open the stream without a token."
+            }
             RecoveryAction::Wait => "Wait, then send the same id again.",
+            RecoveryAction::ResubmitSameId if id.is_none() => "Send the same call again.",
             RecoveryAction::ResubmitSameId => {
                 "Look it up, or send the same submit with the same id again."
             }
