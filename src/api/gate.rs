@@ -15,7 +15,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header, uri::Authority};
 use tonic::body::Body;
 use tower::Service;
 
-use super::auth::Access;
+use super::{auth::Access, status::explain};
 
 /// Every content type of gRPC begins so; a page cannot send one unasked.
 const CONTENT_TYPE: &[u8] = b"application/grpc";
@@ -73,7 +73,12 @@ where
             *refused.status_mut() = code;
             return Box::pin(async { Ok(refused) });
         }
-        Box::pin(self.inner.call(request))
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            explain(response.headers_mut());
+            Ok(response)
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use super::convert::times;
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
-        refusal::Refusal,
+        refusal::{RecoveryAction, Refusal, RefusalOutcome},
     },
     proto,
     store::ReadError,
@@ -117,6 +117,33 @@ pub fn draining_trailers() -> http::HeaderMap {
     // A status of ours has plain text only; a failure would leave the trailers empty.
     let _ = status.add_header(&mut trailers);
     trailers
+}
+
+/// Gives an error that the framework made before any handler of ours ran the code and the
+/// ErrorInfo of its kind; those of ours have theirs.
+pub fn explain(headers: &mut http::HeaderMap) {
+    let Some(status) = Status::from_header_map(headers) else { return };
+    if !status.details().is_empty() {
+        return;
+    }
+    let (code, reason) = match status.code() {
+        Code::OutOfRange | Code::ResourceExhausted => {
+            (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")
+        }
+        Code::Internal => (Code::InvalidArgument, "INVALID_FIELD"),
+        Code::Unimplemented => (Code::Unimplemented, "UNIMPLEMENTED"),
+        _ => return,
+    };
+    let mut details = ErrorDetails::new();
+    let recovery = RecoveryAction::FixRequest;
+    let metadata = HashMap::from([
+        ("outcome".to_owned(), RefusalOutcome::NoEffect.word().to_owned()),
+        ("recovery".to_owned(), recovery.word().to_owned()),
+    ]);
+    details.set_error_info(reason, DOMAIN, metadata);
+    let explained = Status::with_error_details(code, status.message(), details);
+    // On failure the headers still hold the framework's own words.
+    let _ = explained.add_header(headers);
 }
 
 /// The code of contract section 9.
@@ -288,7 +315,7 @@ mod tests {
         ids::{Account, Span, Target},
         intent::{IntentPart, LockMode},
         lock::{Holder, Lock, TargetKey},
-        refusal::{RefusalOutcome, TokenFault},
+        refusal::TokenFault,
         standing::Standing,
     };
 

@@ -1,6 +1,7 @@
 //! What is refused, and with which words.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Response;
 
 use super::*;
 
@@ -171,4 +172,65 @@ async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
             assert_eq!(metadata.get("recovery").map(String::as_str), Some(next));
         }
     }
+}
+
+#[tokio::test]
+async fn what_the_framework_refuses_is_explained() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let mut large = append(&fresh_id(), "notes/a");
+    large.intent.as_mut().expect("there is one").arguments = vec![b' '; 5 * 1024 * 1024];
+    let large = operations.submit_operation(large).await.map(drop);
+    let path = "/receiptd.v1.OperationService/GetOperation";
+    let path = http::uri::PathAndQuery::from_static(path);
+    let mut raw = tonic::client::Grpc::new(channel(&hosted).await);
+    raw.ready().await.expect("connects");
+    // Field 1 of a GetOperation is a text; here it is a number.
+    let codec = tonic_prost::ProstCodec::<u32, ()>::default();
+    let wrong = 1_u32;
+    let undecodable: Result<Response<()>, _> = raw.unary(Request::new(wrong), path, codec).await;
+    let unknown = http::uri::PathAndQuery::from_static("/receiptd.v1.OperationService/Burn");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    raw.ready().await.expect("connects");
+    let unknown: Result<Response<()>, _> = raw.unary(Request::new(()), unknown, codec).await;
+    for (refused, expected) in [
+        (large, (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")),
+        (undecodable.map(drop), (Code::InvalidArgument, "INVALID_FIELD")),
+        (unknown.map(drop), (Code::Unimplemented, "UNIMPLEMENTED")),
+    ] {
+        let (code, reason, metadata) = told(&refused.expect_err("refused"));
+        assert_eq!((code, reason.as_str()), expected);
+        assert_eq!(metadata.get("outcome").map(String::as_str), Some("NO_EFFECT"));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_takes_no_writes_is_not_ready() {
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let health = HealthClient::new(channel(&hosted).await);
+    let becomes = async |status: &str| {
+        let asked = async {
+            loop {
+                let service = "receiptd.v1.OperationService".to_owned();
+                let mut health = health.clone();
+                let told = health.check(HealthCheckRequest { service }).await.expect("answers");
+                if told.get_ref().status().as_str_name() == status {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let bound = Duration::from_secs(20);
+        tokio::time::timeout(bound, asked).await.unwrap_or_else(|_| panic!("never {status}"));
+    };
+    becomes("SERVING").await;
+    let standing = stand_still(&hosted);
+    let refused = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
+    let (_, reason, _) = told(&refused.expect_err("another writer holds the store"));
+    assert_eq!(reason, "STORE_UNAVAILABLE");
+    becomes("NOT_SERVING").await;
+    drop(standing);
+    becomes("SERVING").await;
 }
