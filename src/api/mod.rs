@@ -25,6 +25,7 @@ mod watch;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
@@ -103,8 +104,10 @@ impl Api {
     async fn answer_read<T>(
         &self,
         call: Call,
-        answer: impl Future<Output = Result<T, Refused>>,
+        answer: impl Future<Output = Result<T, Refused>> + Send,
     ) -> Result<Response<T>, Status> {
+        // Boxed: the compiler bounds how deep futures nest in one another.
+        let answer: BoxFuture<'_, _> = Box::pin(answer);
         let result = call.answer_by.or_late(RefusalOutcome::NoEffect, answer).await;
         self.answer(call, result)
     }

@@ -148,12 +148,13 @@ async fn a_refusal_names_the_operation_wherever_the_request_did() {
 async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
     let hosted = host(Access::Local, Config::default()).await;
     let mut operations = OperationServiceClient::new(channel(&hosted).await);
-    let now = std::time::SystemTime::now();
-    let days = Duration::from_secs(2 * 86_400);
+    let now = hosted.engine.seams().now().0;
+    let days = Span::days(2).0;
+    let at = |micros: i64| prost_types::Timestamp { seconds: micros / 1_000_000, nanos: 0 };
     for (time, next) in
         [(now, "RESUBMIT_SAME_ID"), (now - days, "READ_CURRENT_STATE"), (now + days, "FIX_REQUEST")]
     {
-        let (operation_id, mint_time) = ("op-1".to_owned(), Some(time.into()));
+        let (operation_id, mint_time) = ("op-1".to_owned(), Some(at(time)));
         let cancel = proto::CancelOperationRequest {
             operation_id: operation_id.clone(),
             mint_time,
