@@ -305,8 +305,12 @@ async fn probe_until(
 
 async fn probe(engine: &Engine, health: &Health) {
     let answer = tokio::time::timeout(PROBE_PATIENCE, engine.store().now()).await;
+    if !engine.stores() {
+        // Without a submit nothing else would tell that the store takes writes again.
+        let _ = tokio::time::timeout(PROBE_PATIENCE, engine.try_to_store()).await;
+    }
     match answer {
-        Ok(Ok(_)) => health.set_ready().await,
-        Ok(Err(_)) | Err(_) => health.set_not_ready().await,
+        Ok(Ok(_)) if engine.stores() => health.set_ready().await,
+        Ok(_) | Err(_) => health.set_not_ready().await,
     }
 }

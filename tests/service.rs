@@ -1,5 +1,8 @@
 //! The service as a whole, in this process, through its listener: what no inner test can say.
 
+#[path = "service/refusals.rs"]
+mod refusals;
+
 use std::time::Duration;
 
 use receiptd::{

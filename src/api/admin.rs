@@ -7,6 +7,7 @@ use super::{
     auth::{Permission, Principal},
     caller,
     convert::{self, lists, operations},
+    deadline::{AnswerBy, Call},
     inboxes::is_full,
     pages::unpack_name,
     status::Refused,
@@ -17,7 +18,7 @@ use crate::{
         command::{Command, Reply},
         ids::{OperationId, Target},
         lock::TargetKey,
-        refusal::Refusal,
+        refusal::{Refusal, RefusalOutcome},
     },
     proto::{self, admin_service_server::AdminService},
 };
@@ -28,6 +29,7 @@ impl AdminService for Api {
         &self,
         request: Request<proto::ListLocksRequest>,
     ) -> Result<Response<proto::ListLocksResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Admin)?;
             let request = request.into_inner();
@@ -43,18 +45,20 @@ impl AdminService for Api {
                 next_page_token: pages.seal(next),
             })
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn release_lock(
         &self,
         request: Request<proto::ReleaseLockRequest>,
     ) -> Result<Response<proto::ReleaseLockResponse>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = caller(&request, Permission::Admin)?;
-            self.release(&caller, request.into_inner()).await
+            self.release(&caller, request.into_inner(), call.answer_by).await
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 }
 
@@ -63,6 +67,7 @@ impl Api {
         &self,
         caller: &Principal,
         request: proto::ReleaseLockRequest,
+        answer_by: AnswerBy,
     ) -> Result<proto::ReleaseLockResponse, Refused> {
         let id = OperationId::parse(&request.operation_id)?;
         let target = Target::parse("target", &request.target)?;
@@ -73,7 +78,8 @@ impl Api {
             reason: reason.map_err(Refused::about(&id))?,
             subject: caller.subject.clone(),
         };
-        match self.engine().run(command).await.map_err(Refused::about(&id))? {
+        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
+        match running.await.map_err(Refused::about(&id))? {
             Reply::Released(lock) => {
                 Ok(proto::ReleaseLockResponse { lock: Some(operations::lock(&lock)) })
             }

@@ -247,7 +247,12 @@ struct Caller(Result<Arc<Principal>, Refusal>);
 
 /// Verifies the credentials of a request; services that need none do not look at the result.
 pub fn identify<B>(access: &Access, mut request: http::Request<B>) -> http::Request<B> {
-    let caller = access.verify(request.headers().get(http::header::AUTHORIZATION));
+    let mut headers = request.headers().get_all(http::header::AUTHORIZATION).iter();
+    let caller = match (headers.next(), headers.next()) {
+        // A proxy in between may have checked the other one.
+        (_, Some(_)) => Err(Refusal::CredentialsInvalid),
+        (header, None) => access.verify(header),
+    };
     request.extensions_mut().insert(Caller(caller));
     request
 }
@@ -306,6 +311,18 @@ mod tests {
             assert_eq!(principal(&request(Some(wrong))), Err(Refusal::CredentialsInvalid));
         }
         assert_eq!(principal(&tonic::Request::new(())), Err(Refusal::CredentialsMissing));
+    }
+
+    #[test]
+    fn two_credentials_are_none() {
+        let access = Access::from_text(&file(&hash_text("rd_secret"))).expect("good file");
+        let mut twice = http::Request::new(());
+        for _ in 0..2 {
+            let value = "Bearer rd_secret".parse().expect("a header");
+            twice.headers_mut().append(http::header::AUTHORIZATION, value);
+        }
+        let twice = tonic::Request::from_http(identify(&access, twice));
+        assert_eq!(principal(&twice), Err(Refusal::CredentialsInvalid));
     }
 
     #[test]

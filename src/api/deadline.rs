@@ -5,6 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::MetadataMap;
 
+use super::status::Refused;
+use crate::domain::{
+    ids::OperationId,
+    refusal::{Refusal, RefusalOutcome},
+};
+
 /// The answer leaves at least this long before the caller gives up.
 const MARGIN_LEAST: Duration = Duration::from_millis(50);
 /// And never earlier than this.
@@ -19,7 +25,8 @@ impl AnswerBy {
     /// the engine's queue, is time that the caller has already waited.
     pub fn of(metadata: &MetadataMap, entered: Instant) -> Self {
         AnswerBy(grpc_timeout(metadata).map(|timeout| {
-            let margin = (timeout / 10).clamp(MARGIN_LEAST, MARGIN_MOST);
+            // A caller in a hurry still leaves the answer half of its time.
+            let margin = (timeout / 10).clamp(MARGIN_LEAST, MARGIN_MOST).min(timeout / 2);
             entered + timeout.saturating_sub(margin)
         }))
     }
@@ -36,6 +43,48 @@ impl AnswerBy {
             Some(latest) => timeout_at(latest, known).await.unwrap_or(None),
             None => known.await,
         }
+    }
+
+    /// The answer, or the refusal that says that there is none yet. Dropping what waits for the
+    /// engine ends no command of it.
+    pub async fn or_late<T, E: From<Refusal>>(
+        self,
+        outcome: RefusalOutcome,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        match self.0 {
+            Some(latest) => timeout_at(latest, answer)
+                .await
+                .unwrap_or_else(|_| Err(Refusal::NoAnswerYet { outcome }.into())),
+            None => answer.await,
+        }
+    }
+}
+
+/// What a handler knows of its call before it looks at the data.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// When the answer has to leave.
+    pub answer_by: AnswerBy,
+    /// The id that it is about, if it names a valid one.
+    pub id: Option<OperationId>,
+}
+
+impl Call {
+    /// Made first thing in a handler; `id` is what the request names.
+    pub fn of<T>(request: &tonic::Request<T>, id: impl FnOnce(&T) -> &str) -> Self {
+        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
+        Call { answer_by, id: OperationId::parse(id(request.get_ref())).ok() }
+    }
+
+    /// A call that is about no id, or about many.
+    pub fn plain<T>(request: &tonic::Request<T>) -> Self {
+        Call { id: None, ..Call::of(request, |_| "") }
+    }
+
+    /// A refusal, with the id wherever the request named one.
+    pub fn told(self, refused: Refused) -> Refused {
+        Refused { operation_id: refused.operation_id.or(self.id), ..refused }
     }
 }
 
@@ -97,7 +146,7 @@ mod tests {
         assert_eq!(end("5S", minute), Duration::from_millis(4_900));
         assert_eq!(end("600m", minute), Duration::from_millis(540));
         assert_eq!(end("200m", minute), Duration::from_millis(150));
-        assert_eq!(end("10m", minute), Duration::ZERO);
+        assert_eq!(end("10m", minute), Duration::from_millis(5));
         assert_eq!(end("5S", Duration::from_secs(1)), Duration::from_secs(1));
     }
 

@@ -8,6 +8,7 @@ use super::{
     auth::Permission,
     caller,
     convert::{lists, operations},
+    deadline::Call,
     pages::unpack_name,
     status::Refused,
 };
@@ -26,6 +27,7 @@ impl DocumentService for Api {
         &self,
         request: Request<proto::GetDocumentRequest>,
     ) -> Result<Response<proto::GetDocumentResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let target = Target::parse("target", &request.into_inner().target)?;
@@ -35,18 +37,19 @@ impl DocumentService for Api {
             let document = found.ok_or(Refusal::NoSuchDocument)?;
             Ok(proto::GetDocumentResponse { document: Some(operations::document(&document)) })
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn list_documents(
         &self,
         request: Request<proto::ListDocumentsRequest>,
     ) -> Result<Response<proto::ListDocumentsResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             self.list_documents_of(&caller.account, request.into_inner()).await
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 }
 

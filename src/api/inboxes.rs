@@ -11,6 +11,7 @@ use super::{
     auth::{Permission, Principal},
     caller,
     convert::{inboxes as convert, lists, operations},
+    deadline::{AnswerBy, Call},
     pages::{unpack_name, unpack_number},
     places::Placed,
     status::Refused,
@@ -18,10 +19,10 @@ use super::{
 };
 use crate::{
     domain::{
-        command::{Command, Reply},
+        command::{AckTarget, Command, Reply},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName},
-        refusal::Refusal,
+        refusal::{Refusal, RefusalOutcome},
     },
     proto::{self, inbox_service_server::InboxService},
     stream::{self, OpenStream},
@@ -38,40 +39,46 @@ impl InboxService for Api {
         &self,
         request: Request<proto::StreamDeliveriesRequest>,
     ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Receive)?;
             let place = self.place(&caller)?;
             Ok(place.hold(self.stream(&caller.account, request.into_inner()).await?))
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn ack_deliveries(
         &self,
         request: Request<proto::AckDeliveriesRequest>,
     ) -> Result<Response<proto::AckDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Ack)?;
-            self.ack(&caller, request.into_inner()).await
+            self.ack(&caller, request.into_inner(), call.answer_by).await
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn list_deliveries(
         &self,
         request: Request<proto::ListDeliveriesRequest>,
     ) -> Result<Response<proto::ListDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             self.list_deliveries_of(&caller.account, request.into_inner()).await
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn get_inbox(
         &self,
         request: Request<proto::GetInboxRequest>,
     ) -> Result<Response<proto::GetInboxResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let key = key(&caller.account, &request.into_inner().inbox)?;
@@ -82,18 +89,19 @@ impl InboxService for Api {
             let inbox = convert::inbox(&found, oldest, self.engine().policy());
             Ok(proto::GetInboxResponse { inbox: Some(inbox) })
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn list_inboxes(
         &self,
         request: Request<proto::ListInboxesRequest>,
     ) -> Result<Response<proto::ListInboxesResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             self.list_inboxes_of(&caller.account, request.into_inner()).await
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 }
 
@@ -140,20 +148,23 @@ impl Api {
         &self,
         caller: &Principal,
         request: proto::AckDeliveriesRequest,
+        answer_by: AnswerBy,
     ) -> Result<proto::AckDeliveriesResponse, Refused> {
         let targets = convert::ack_targets(&request.deliveries)?;
+        let possible: Vec<AckTarget> = targets.iter().flatten().cloned().collect();
         if !request.consumer_id.is_empty() {
             ConsumerId::parse(&request.consumer_id)?;
         }
         let command = Command::Ack {
             account: caller.account.clone(),
-            targets,
+            targets: possible,
             subject: caller.subject.clone(),
             consumer: request.consumer_id,
         };
-        match self.engine().run(command).await? {
+        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
+        match running.await? {
             Reply::Acked(acked) => Ok(proto::AckDeliveriesResponse {
-                results: acked.iter().map(convert::ack_result).collect(),
+                results: convert::ack_results(&request.deliveries, &targets, &acked),
             }),
             other => Err(unexpected(&other).into()),
         }

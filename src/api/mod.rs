@@ -9,6 +9,7 @@ pub mod auth;
 pub mod convert;
 mod deadline;
 mod documents;
+mod gate;
 pub mod health;
 mod inboxes;
 mod operation_lists;
@@ -24,17 +25,23 @@ mod watch;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
 use self::{
     auth::Permission,
+    deadline::Call,
     pages::Pages,
     places::{Place, Places},
     status::Refused,
 };
 use crate::{
-    domain::{command::Reply, ids::Account, refusal::Refusal},
+    domain::{
+        command::Reply,
+        ids::Account,
+        refusal::{Refusal, RefusalOutcome},
+    },
     engine::Engine,
     stream::StreamSettings,
     telemetry,
@@ -89,8 +96,20 @@ impl Api {
     }
 
     /// The one place where an answer or a refusal becomes what tonic sends.
-    fn answer<T>(&self, result: Result<T, Refused>) -> Result<Response<T>, Status> {
-        result.map(Response::new).map_err(|refused| self.status(refused))
+    fn answer<T>(&self, call: Call, result: Result<T, Refused>) -> Result<Response<T>, Status> {
+        result.map(Response::new).map_err(|refused| self.status(call.told(refused)))
+    }
+
+    /// As [`Api::answer`] for a call that changes nothing: it need not end in silence either.
+    async fn answer_read<T>(
+        &self,
+        call: Call,
+        answer: impl Future<Output = Result<T, Refused>> + Send,
+    ) -> Result<Response<T>, Status> {
+        // Boxed: the compiler bounds how deep futures nest in one another.
+        let answer: BoxFuture<'_, _> = Box::pin(answer);
+        let result = call.answer_by.or_late(RefusalOutcome::NoEffect, answer).await;
+        self.answer(call, result)
     }
 
     fn status(&self, refused: Refused) -> Status {

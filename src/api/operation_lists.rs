@@ -24,8 +24,6 @@ use crate::{
         ids::{Account, OperationId},
         operation::{Operation, OperationKey},
         record::unpack_events,
-        refusal::Refusal,
-        standing::Standing,
     },
     proto,
     store::{ReadError, query::OperationPosition},
@@ -148,8 +146,7 @@ impl Api {
         let after = pages.open(&request.page_token)?;
         let after = after.map(|packed| unpack_number(&packed)).transpose()?.unwrap_or(0);
         let Some(shown) = self.look_up(&key).await? else {
-            let refusal = Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet };
-            return Err(Refused::about(&key.id)(refusal));
+            return Err(self.absent(&identity, account).await);
         };
         let rows = self.audit_rows(&key).await?;
         let story = story(&rows, &shown.deliveries)?;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -11,7 +10,7 @@ use super::{
     auth::{self, Permission, Principal},
     caller,
     convert::{self, Identity, operations, times},
-    deadline::AnswerBy,
+    deadline::{AnswerBy, Call},
     places::Placed,
     status::Refused,
     unexpected,
@@ -19,9 +18,9 @@ use super::{
 use crate::{
     domain::{
         command::{Command, Reply},
-        ids::{Account, Invalid},
+        ids::{Account, Invalid, OperationId},
         intent, recovery,
-        refusal::Refusal,
+        refusal::{Refusal, RefusalOutcome},
         standing,
     },
     proto::{self, operation_service_server::OperationService},
@@ -39,32 +38,35 @@ impl OperationService for Api {
         &self,
         request: Request<proto::SubmitOperationRequest>,
     ) -> Result<Response<proto::SubmitOperationResponse>, Status> {
-        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = auth::principal(&request)?;
             let request = request.into_inner();
-            self.submit(&caller, request, answer_by).await
+            self.submit(&caller, request, call.answer_by).await
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn batch_submit_operations(
         &self,
         request: Request<proto::BatchSubmitOperationsRequest>,
     ) -> Result<Response<proto::BatchSubmitOperationsResponse>, Status> {
-        let answer_by = AnswerBy::of(request.metadata(), Instant::now());
+        let call = Call::plain(&request);
         let answer = async {
             let caller = auth::principal(&request)?;
             let request = request.into_inner();
-            self.batch_submit(caller, request.requests, answer_by).await
+            self.batch_submit(caller, request.requests, call.answer_by).await
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn get_operation(
         &self,
         request: Request<proto::GetOperationRequest>,
     ) -> Result<Response<proto::GetOperationResponse>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let request = request.into_inner();
@@ -72,73 +74,81 @@ impl OperationService for Api {
             let mut results = self.get(&caller.account, vec![identity]).await?;
             results.pop().ok_or_else(|| Refusal::Internal.into())
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn batch_get_operations(
         &self,
         request: Request<proto::BatchGetOperationsRequest>,
     ) -> Result<Response<proto::BatchGetOperationsResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let identities = identities(&request.into_inner().requests)?;
             let results = self.get(&caller.account, identities).await?;
             Ok(proto::BatchGetOperationsResponse { results })
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn list_operations(
         &self,
         request: Request<proto::ListOperationsRequest>,
     ) -> Result<Response<proto::ListOperationsResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             self.list(&caller.account, request.into_inner()).await
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn watch_operation(
         &self,
         request: Request<proto::WatchOperationRequest>,
     ) -> Result<Response<Self::WatchOperationStream>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let place = self.place(&caller)?;
             let request = request.into_inner();
             let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
-            Ok(place.hold(self.watch(&caller, identity.key(&caller.account)).await?))
+            Ok(place.hold(self.watch(&caller, identity).await?))
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn cancel_operation(
         &self,
         request: Request<proto::CancelOperationRequest>,
     ) -> Result<Response<proto::CancelOperationResponse>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = caller(&request, Permission::Submit)?;
-            self.cancel(caller, request.into_inner()).await
+            self.cancel(caller, request.into_inner(), call.answer_by).await
         };
-        self.answer(answer.await)
+        let result = answer.await;
+        self.answer(call, result)
     }
 
     async fn list_operation_events(
         &self,
         request: Request<proto::ListOperationEventsRequest>,
     ) -> Result<Response<proto::ListOperationEventsResponse>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             self.events(&caller.account, request.into_inner()).await
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 
     async fn compute_intent_digest(
         &self,
         request: Request<proto::ComputeIntentDigestRequest>,
     ) -> Result<Response<proto::ComputeIntentDigestResponse>, Status> {
+        let call = Call::plain(&request);
         let answer = async {
             caller(&request, Permission::Submit)?;
             let intent = convert::submit::intent(request.into_inner().intent)?;
@@ -149,7 +159,7 @@ impl OperationService for Api {
                 canonical_arguments: canonical.to_vec(),
             })
         };
-        self.answer(answer.await)
+        self.answer_read(call, answer).await
     }
 }
 
@@ -160,7 +170,8 @@ fn identities(requests: &[proto::GetOperationRequest]) -> Result<Vec<Identity>, 
     let read = |(place, request): (usize, &proto::GetOperationRequest)| {
         convert::identity(&request.operation_id, request.mint_time.as_ref()).map_err(|invalid| {
             let field = format!("requests[{place}].{}", invalid.field);
-            Refused::from(Invalid { field, ..invalid })
+            let operation_id = OperationId::parse(&request.operation_id).ok();
+            Refused { operation_id, ..Invalid { field, ..invalid }.into() }
         })
     };
     requests.iter().enumerate().map(read).collect()
@@ -198,6 +209,7 @@ impl Api {
         &self,
         caller: Arc<Principal>,
         request: proto::CancelOperationRequest,
+        answer_by: AnswerBy,
     ) -> Result<proto::CancelOperationResponse, Refused> {
         let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
         let key = identity.key(&caller.account);
@@ -208,7 +220,8 @@ impl Api {
             reason: reason.map_err(Refused::about(&key.id))?,
             subject: caller.subject.clone(),
         };
-        let reply = self.engine().run(command).await.map_err(Refused::about(&key.id))?;
+        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
+        let reply = running.await.map_err(Refused::about(&key.id))?;
         let (outcome, operation, delivery) = match reply {
             Reply::Cancelled { outcome, operation, delivery } => (outcome, operation, delivery),
             other => return Err(Refused::about(&key.id)(unexpected(&other))),
@@ -220,7 +233,7 @@ impl Api {
             waiting_for: None,
         };
         if shown.lacks_something()
-            && let Some(read) = self.look_up_again(&key).await
+            && let Some(read) = answer_by.in_time(self.look_up_again(&key)).await
         {
             shown = read;
         }

@@ -15,7 +15,7 @@ use super::convert::times;
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
-        refusal::Refusal,
+        refusal::{RecoveryAction, Refusal, RefusalOutcome},
     },
     proto,
     store::ReadError,
@@ -119,6 +119,33 @@ pub fn draining_trailers() -> http::HeaderMap {
     trailers
 }
 
+/// Gives an error that the framework made before any handler of ours ran the code and the
+/// ErrorInfo of its kind; those of ours have theirs.
+pub fn explain(headers: &mut http::HeaderMap) {
+    let Some(status) = Status::from_header_map(headers) else { return };
+    if !status.details().is_empty() {
+        return;
+    }
+    let (code, reason) = match status.code() {
+        Code::OutOfRange | Code::ResourceExhausted => {
+            (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")
+        }
+        Code::Internal => (Code::InvalidArgument, "INVALID_FIELD"),
+        Code::Unimplemented => (Code::Unimplemented, "UNIMPLEMENTED"),
+        _ => return,
+    };
+    let mut details = ErrorDetails::new();
+    let recovery = RecoveryAction::FixRequest;
+    let metadata = HashMap::from([
+        ("outcome".to_owned(), RefusalOutcome::NoEffect.word().to_owned()),
+        ("recovery".to_owned(), recovery.word().to_owned()),
+    ]);
+    details.set_error_info(reason, DOMAIN, metadata);
+    let explained = Status::with_error_details(code, status.message(), details);
+    // On failure the headers still hold the framework's own words.
+    let _ = explained.add_header(headers);
+}
+
 /// The code of contract section 9.
 pub fn code(refusal: &Refusal) -> Code {
     match refusal {
@@ -136,6 +163,7 @@ pub fn code(refusal: &Refusal) -> Code {
         Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. } => Code::Unavailable,
+        Refusal::NoAnswerYet { .. } => Code::DeadlineExceeded,
         Refusal::CommitUnknown => Code::Unknown,
         Refusal::Internal => Code::Internal,
         Refusal::Invalid(_)
@@ -193,7 +221,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             ],
             None => Vec::new(),
         },
-        Refusal::NoSuchOperation { standing } => vec![("standing", standing.word().to_owned())],
+        Refusal::NoSuchOperation { standing, .. } => vec![("standing", standing.word().to_owned())],
         Refusal::ResumeTokenInvalid(fault) => vec![("cause", fault.word().to_owned())],
         Refusal::PermissionMissing { permission } => {
             vec![("permission", (*permission).to_owned())]
@@ -210,6 +238,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
+        | Refusal::NoAnswerYet { .. }
         | Refusal::Internal
         | Refusal::CredentialsMissing
         | Refusal::CredentialsInvalid => Vec::new(),
@@ -261,6 +290,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::Draining { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
+        | Refusal::NoAnswerYet { .. }
         | Refusal::Internal
         | Refusal::CredentialsMissing
         | Refusal::CredentialsInvalid
@@ -333,7 +363,10 @@ mod tests {
             ),
             (Refusal::AccountQuota { what: "inboxes", limit: 1 }, Code::ResourceExhausted),
             (Refusal::TargetLocked { lock: Box::new(lock()) }, Code::Aborted),
-            (Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet }, Code::NotFound),
+            (
+                Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet, closed: None },
+                Code::NotFound,
+            ),
             (Refusal::NoSuchInbox, Code::NotFound),
             (Refusal::NoSuchDocument, Code::NotFound),
             (Refusal::NoSuchLock, Code::NotFound),
@@ -347,6 +380,7 @@ mod tests {
             (Refusal::Draining { retry }, Code::Unavailable),
             (Refusal::IdentityHeld { retry }, Code::Unavailable),
             (Refusal::CommitUnknown, Code::Unknown),
+            (Refusal::NoAnswerYet { outcome: RefusalOutcome::Unknown }, Code::DeadlineExceeded),
             (Refusal::Internal, Code::Internal),
             (Refusal::CredentialsMissing, Code::Unauthenticated),
             (Refusal::CredentialsInvalid, Code::Unauthenticated),

@@ -21,10 +21,10 @@ use crate::{
     domain::{
         command::{Command, Intention, Origin, Reply, Submitted},
         delivery::InboxKey,
-        ids::Invalid,
+        ids::{Invalid, OperationId},
         operation::OperationKey,
         recovery,
-        refusal::Refusal,
+        refusal::{Refusal, RefusalOutcome},
     },
     proto,
 };
@@ -40,13 +40,16 @@ impl Api {
         request: proto::SubmitOperationRequest,
         answer_by: AnswerBy,
     ) -> Result<proto::SubmitOperationResponse, Refused> {
+        let named = OperationId::parse(&request.operation_id).ok();
         let SubmitForm { submit, wait } =
-            convert::submit::submit(request, &caller.account, &caller.subject)?;
+            convert::submit::submit(request, &caller.account, &caller.subject)
+                .map_err(|refused| Refused { operation_id: named, ..refused })?;
         let key = submit.key.clone();
         caller.may(Permission::Submit).map_err(Refused::about(&key.id))?;
         let inbox = submit.inbox.clone();
         let inbox = inbox.map(|inbox| InboxKey { account: key.account.clone(), inbox });
-        let refusal = match self.engine().run(Command::Submit(Box::new(submit))).await {
+        let running = self.engine().run(Command::Submit(Box::new(submit)));
+        let refusal = match answer_by.or_late(RefusalOutcome::Unknown, running).await {
             Ok(Reply::Submitted(submitted)) => {
                 let wait = wait.to_std();
                 return Ok(self.submit_answer(caller, &key, *submitted, wait, answer_by).await);

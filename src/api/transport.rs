@@ -13,11 +13,12 @@ use tonic::{
     service::Routes,
     transport::{Server, server::Connected},
 };
-use tower::util::MapRequestLayer;
+use tower::{layer::layer_fn, util::MapRequestLayer};
 
 use super::{
     Api,
     auth::{self, Access},
+    gate::{Gate, Hosts},
     health::Health,
     shutdown::UntilDrain,
 };
@@ -64,6 +65,7 @@ where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let routes = routes(api, health);
+    let hosts = Hosts::of(&access);
     let identify = MapRequestLayer::new(move |request: http::Request<tonic::body::Body>| {
         auth::identify(&access, request)
     });
@@ -77,6 +79,7 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         // A peer that connects and sends nothing ends at once on shutdown (gotcha 7).
         .accept_http1(true)
+        .layer(layer_fn(move |inner| Gate::new(inner, hosts)))
         .layer(identify)
         .serve_with_incoming_shutdown(routes, incoming, stop.cancelled_owned())
         .await

@@ -11,16 +11,17 @@ use super::{
     Api,
     auth::Permission,
     auth::Principal,
+    convert::Identity,
     shown::Shown,
     status::{Refused, read_failed},
 };
 use crate::{
     domain::{
         delivery::DeliveryState,
-        ids::{OperationId, Span},
+        ids::{Account, OperationId, Span},
         operation::{OperationKey, OperationState},
         refusal::Refusal,
-        standing::Standing,
+        standing,
     },
     proto,
     wake::Watch,
@@ -90,17 +91,30 @@ impl Api {
         }
     }
 
+    /// The refusal for an id without a record. The record was read before the account's times and
+    /// the clock: one that was not there then may only arrive if these still admit it.
+    pub(super) async fn absent(&self, identity: &Identity, account: &Account) -> Refused {
+        let refusal = match self.engine().store().account_and_now(account).await {
+            Ok((row, now)) => {
+                let policy = self.engine().policy();
+                standing::refuse_absent(identity.mint_time, row.as_ref(), policy, now)
+            }
+            Err(error) => read_failed(&error),
+        };
+        Refused::about(&identity.id)(refusal)
+    }
+
     /// The operation now, then each change of it.
     pub(super) async fn watch(
         &self,
         caller: &Principal,
-        key: OperationKey,
+        identity: Identity,
     ) -> Result<ReceiverStream<Result<proto::WatchOperationResponse, Status>>, Refused> {
+        let key = identity.key(&caller.account);
         caller.may(Permission::Read).map_err(Refused::about(&key.id))?;
         let watch = self.engine().wake().watch_operation(key.clone());
         let Some(shown) = self.look_up(&key).await? else {
-            let refusal = Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet };
-            return Err(Refused::about(&key.id)(refusal));
+            return Err(self.absent(&identity, &caller.account).await);
         };
         let (frames, receiver) = mpsc::channel(FRAMES_BUFFERED);
         let api = self.clone();

@@ -20,7 +20,7 @@ Exit codes:
   0  cancelled: no effect
   1  too late, with the receipt; or anything that has no other code
   2  wrong arguments, or the request is not valid
-  5  not known: no answer came; look up the same id, or cancel it again
+  5  not known: no answer came, or a submit may still arrive; look up the same id, or cancel it again
   6  asked for; the operation still runs";
 
 /// Cancel an operation that has not begun.

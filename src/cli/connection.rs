@@ -217,6 +217,8 @@ pub fn change_failed(failure: &client_error::Failure, settle: &str) -> Failure {
 fn exit_of_failure(failure: &client_error::Failure) -> u8 {
     match failure.reason.as_deref() {
         Some("OPERATION_INTENT_MISMATCH") => EXIT_CONFLICT,
+        // A submit may still arrive, as for a look-up.
+        Some("NO_SUCH_OPERATION") => EXIT_UNKNOWN,
         Some("INVALID_FIELD" | "UNKNOWN_ACTION" | "CLOCK_SKEW" | "RESUME_TOKEN_INVALID") => {
             EXIT_USAGE
         }
@@ -269,7 +271,7 @@ mod tests {
             (refusal(Code::Unknown, "COMMIT_UNKNOWN", "UNKNOWN"), EXIT_UNKNOWN),
             (Status::unavailable("gone"), EXIT_UNKNOWN),
             (Status::deadline_exceeded(""), EXIT_UNKNOWN),
-            (refusal(Code::NotFound, "NO_SUCH_OPERATION", "NO_EFFECT"), EXIT_FAILURE),
+            (refusal(Code::NotFound, "NO_SUCH_OPERATION", "NO_EFFECT"), EXIT_UNKNOWN),
             (refusal(Code::InvalidArgument, "INVALID_FIELD", "NO_EFFECT"), EXIT_USAGE),
         ] {
             let failure = client_error::Failure::from(status);

@@ -20,7 +20,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   receiptd get 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10
-  receiptd get save:42 --mint-time 2026-01-31T10:00:00Z -o json
+  receiptd get save:42 --mint-time \"$MINTED\" -o json
 
 An id without a record has exit code 5 while a submit may still arrive or evidence is gone, and 1
 when it is proven that it was never accepted.

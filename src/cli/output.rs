@@ -23,9 +23,11 @@ use crate::{
 /// [`Failure`] when standard output is closed.
 pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::plain(format!("standard output: {error}")))
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        // Whoever reads has enough; there is nobody to tell.
+        io::ErrorKind::BrokenPipe => Failure::plain(""),
+        _ => Failure::plain(format!("standard output: {error}")),
+    })
 }
 
 /// Tells the person something beside the answer. A closed standard error is no reason to stop.

@@ -32,7 +32,8 @@ const EXAMPLES: &str = "\
 Examples:
   receiptd submit document.put notes/today '{\"content\": \"hello\"}'
   receiptd submit document.append log '{\"line\": \"one\"}' --expected-revision 3
-  receiptd submit --id save:42 --mint-time 2026-01-31T10:00:00Z --action document.put \\
+  MINTED=$(date +%s)000  # keep it with the id: every later call about the id names it
+  receiptd submit --id save:42 --mint-time \"$MINTED\" --action document.put \\
       --target a.png --content-type image/png --args-file a.png
 
 The id is printed before anything is sent. When no answer comes, run the same command with that id
@@ -67,15 +68,10 @@ pub struct SubmitArgs {
     /// When the id was made: RFC 3339 or milliseconds since 1970. Needed unless it is a UUIDv7.
     #[arg(long, value_parser = parse_mint_time, requires = "id")]
     pub mint_time: Option<i64>,
-    /// What to do, for example document.put.
-    #[arg(value_name = "ACTION", required_unless_present = "action", conflicts_with = "action")]
-    pub action_first: Option<String>,
-    /// What to do it to: a path.
-    #[arg(value_name = "TARGET", required_unless_present = "target", conflicts_with = "target")]
-    pub target_second: Option<String>,
-    /// The arguments; {} when absent.
-    #[arg(value_name = "ARGS", conflicts_with_all = ["args", "args_file"])]
-    pub args_third: Option<String>,
+    /// What to do (for example document.put), what to do it to (a path), and the arguments ({}
+    /// when absent); without those that an option names.
+    #[arg(value_name = "ACTION TARGET ARGS", num_args = 0..=3)]
+    pub words: Vec<String>,
     /// The same as ACTION.
     #[arg(long)]
     pub action: Option<String>,
@@ -135,7 +131,7 @@ pub struct SubmitArgs {
 /// [`Failure`] with the exit code of what is known.
 pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     let client = args.connect.client()?;
-    let arguments = read_arguments(&args)?;
+    let words = words(&args)?;
     let identity = match &args.id {
         Some(id) => OperationIdentity::from_parts(id, args.mint_time)
             .map_err(|error| Failure::new(EXIT_USAGE, error))?,
@@ -144,7 +140,7 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     if args.id.is_none() {
         note(format!("operation id: {identity}"));
     }
-    let submission = to_submission(&args, identity, arguments);
+    let submission = to_submission(&args, words, identity);
     let outcome = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => return Err(interrupted(&args, &submission.identity)),
@@ -162,7 +158,7 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     Ok(exit_of_state(submitted.state()))
 }
 
-fn to_submission(args: &SubmitArgs, identity: OperationIdentity, arguments: Vec<u8>) -> Submission {
+fn to_submission(args: &SubmitArgs, words: Words, identity: OperationIdentity) -> Submission {
     let lock_mode = match args.lock_mode {
         None => LockMode::Unspecified,
         Some(LockModeArg::UntilFinal) => LockMode::UntilFinal,
@@ -174,10 +170,10 @@ fn to_submission(args: &SubmitArgs, identity: OperationIdentity, arguments: Vec<
         Some(OnLockedArg::Fail) => OnLocked::Fail,
     };
     let intent = Intent {
-        action: either(&args.action_first, &args.action),
-        target: either(&args.target_second, &args.target),
+        action: words.action,
+        target: words.target,
         expected_revision: args.expected_revision,
-        arguments,
+        arguments: words.arguments,
         content_type: args.content_type.clone(),
         lock_mode: lock_mode.into(),
     };
@@ -194,14 +190,39 @@ fn to_submission(args: &SubmitArgs, identity: OperationIdentity, arguments: Vec<
     }
 }
 
-/// A word that may be given by its place or by its name; clap sees to it that one of them is.
-fn either(by_place: &Option<String>, by_name: &Option<String>) -> String {
-    by_place.as_ref().or(by_name.as_ref()).cloned().unwrap_or_default()
+/// What may be given by its place or by an option.
+struct Words {
+    action: String,
+    target: String,
+    arguments: Vec<u8>,
 }
 
-fn read_arguments(args: &SubmitArgs) -> Result<Vec<u8>, Failure> {
+/// Each word takes the first place that no option has taken.
+fn words(args: &SubmitArgs) -> Result<Words, Failure> {
+    let mut places = args.words.iter();
+    let mut word = |by_name: &Option<String>| by_name.as_ref().or_else(|| places.next()).cloned();
+    let (action, target) = (word(&args.action), word(&args.target));
+    let arguments = match args.args_file {
+        Some(_) => String::new(),
+        None => word(&args.args).unwrap_or_default(),
+    };
+    if let Some(over) = places.next() {
+        let text = format!("{over:?} is one word too many: an option names what stands there");
+        return Err(Failure::new(EXIT_USAGE, text));
+    }
+    let needed = |word: Option<String>, name: &str| {
+        let text = format!("{name} is missing; see receiptd submit --help");
+        word.ok_or_else(|| Failure::new(EXIT_USAGE, text))
+    };
+    Ok(Words {
+        action: needed(action, "ACTION")?,
+        target: needed(target, "TARGET")?,
+        arguments: read_arguments(args, arguments)?,
+    })
+}
+
+fn read_arguments(args: &SubmitArgs, given: String) -> Result<Vec<u8>, Failure> {
     let Some(path) = &args.args_file else {
-        let given = either(&args.args_third, &args.args);
         return Ok(if given.is_empty() { b"{}".to_vec() } else { given.into_bytes() });
     };
     let read = if path.as_os_str() == "-" {
@@ -314,8 +335,8 @@ mod tests {
             "5m",
         ]);
         let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
-        let arguments = read_arguments(&args).expect("no file is read");
-        let request = to_submission(&args, identity, arguments).to_request();
+        let words = words(&args).expect("no file is read");
+        let request = to_submission(&args, words, identity).to_request();
         assert_eq!(request.labels.get("k").map(String::as_str), Some("v=w"));
         assert_eq!(request.delivery(), DeliveryMode::None);
         assert_eq!(request.on_locked(), OnLocked::Fail);
@@ -328,15 +349,11 @@ mod tests {
     #[test]
     fn action_target_and_arguments_may_be_given_by_their_place() {
         let args = parse(&["receiptd", "submit", "document.put", "a/b", "{\"content\":\"\"}"]);
-        let submission = to_submission(
-            &args,
-            OperationIdentity::mint_at(1, &[0; 10]),
-            read_arguments(&args).expect("no file is read"),
-        );
+        let words = words(&args).expect("no file is read");
+        let submission = to_submission(&args, words, OperationIdentity::mint_at(1, &[0; 10]));
         assert_eq!(submission.intent.action, "document.put");
         assert_eq!(submission.intent.target, "a/b");
         assert_eq!(submission.intent.arguments, b"{\"content\":\"\"}");
-        assert!(Cli::try_parse_from(["receiptd", "submit", "document.put"]).is_err());
     }
 
     #[test]
@@ -346,5 +363,27 @@ mod tests {
         let text = interrupted(&args, &identity).to_string();
         assert!(text.contains("not known"), "{text}");
         assert!(text.contains(&format!("receiptd get {identity}")), "{text}");
+    }
+
+    #[test]
+    fn each_word_takes_the_first_place_that_no_option_has_taken() {
+        let given = |line: &[&str]| {
+            let read = words(&parse(&[&["receiptd", "submit"], line].concat()));
+            read.map(|words| (words.action, words.target, words.arguments))
+        };
+        let whole = ("x".to_owned(), "y".to_owned(), b"{}".to_vec());
+        for line in [
+            &["x", "y", "{}"][..],
+            &["--action", "x", "--target", "y", "{}"],
+            &["--target", "y", "x", "{}"],
+            &["--action", "x", "y", "--args", "{}"],
+            &["x", "y"],
+        ] {
+            assert_eq!(given(line).ok(), Some(whole.clone()), "{line:?}");
+        }
+        for line in [&["x"][..], &[], &["--args", "{}", "x", "y", "{}"]] {
+            let failure = given(line).expect_err("refused");
+            assert_eq!(failure.exit_code(), ExitCode::from(EXIT_USAGE), "{line:?}");
+        }
     }
 }

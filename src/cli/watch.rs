@@ -29,8 +29,9 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   receiptd watch 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10
-  receiptd watch save:42 --mint-time 1769853600000 -o json
+  receiptd watch save:42 --mint-time \"$MINTED\" -o json
 
+An id without a record has exit code 5: a submit may still arrive.
 Stopping to watch never cancels an operation.
 ";
 

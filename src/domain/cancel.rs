@@ -8,8 +8,7 @@ use super::{
     intent::IntentPart,
     operation::{Operation, OperationKey, OperationState, Outcome},
     refusal::Refusal,
-    release,
-    standing::Standing,
+    release, standing,
     world::{World, needs::Access},
 };
 
@@ -22,7 +21,9 @@ pub(super) fn cancel(
     subject: &str,
 ) -> Decided<Reply> {
     let Some(mut operation) = world.operation(key, Access::Write)?.cloned() else {
-        return Err(Refusal::NoSuchOperation { standing: Standing::NotAcceptedYet }.into());
+        let account = world.account(&key.account)?;
+        let refusal = standing::refuse_absent(mint_time, account, world.policy(), world.now());
+        return Err(refusal.into());
     };
     if operation.mint_time != mint_time {
         return Err(Refusal::IntentMismatch { differs: vec![IntentPart::MintTime] }.into());

@@ -254,10 +254,14 @@ impl Command {
                 needs.extend(inbox.map(|inbox| Need::Inbox(InboxKey { account, inbox })));
                 needs
             }
-            Command::Cancel { key, .. } | Command::SweepOperation { key } => {
+            // The account says what can be told of an id without a record.
+            Command::Cancel { key, .. } => vec![
+                Need::Operation(key.clone(), Access::Write),
+                Need::Account(key.account.clone(), Access::Read),
+            ],
+            Command::SweepOperation { key } | Command::FoldReplays { key, .. } => {
                 vec![Need::Operation(key.clone(), Access::Write)]
             }
-            Command::FoldReplays { key, .. } => vec![Need::Operation(key.clone(), Access::Write)],
             Command::Ack { account, targets, .. } => {
                 targets.iter().map(|target| Need::Delivery(target.key(account))).collect()
             }

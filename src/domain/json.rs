@@ -16,12 +16,26 @@ pub const DEPTH_MAX: usize = 64;
 /// A sentence that says what is wrong: not JSON, a number that the canonical form would change, a
 /// duplicate key, a lone surrogate, or more than [`DEPTH_MAX`] levels.
 pub fn canonical(bytes: &[u8]) -> Result<(Value, Vec<u8>), String> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| format!("is not JSON: {}", without_input(&error)))?;
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
     guard(bytes)?;
     let canonical = serde_json_canonicalizer::to_vec(&value)
         .map_err(|_| "has no canonical form (RFC 8785)".to_owned())?;
     Ok((value, canonical))
+}
+
+/// What is JSON by its grammar and beyond what is accepted, is not called anything else.
+fn refused(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!("(line {}, column {})", error.line(), error.column());
+    if text.starts_with("recursion limit") {
+        format!("is nested deeper than {DEPTH_MAX} levels")
+    } else if text.starts_with("number out of range") {
+        format!("holds a number beyond what a double can hold {place}; send it as a string")
+    } else if text.contains("surrogate") || text.starts_with("unexpected end of hex escape") {
+        format!("holds half of a surrogate pair, which is no Unicode text {place}")
+    } else {
+        format!("is not JSON: {}", without_input(error))
+    }
 }
 
 /// serde_json's messages name the kind of fault and its place, never the input.
@@ -211,5 +225,21 @@ mod tests {
             assert!(form(text).is_ok(), "{text}");
         }
         assert!(form(r#"{"a":{"a":1},"b":[{"a":1},{"a":2}]}"#).is_ok());
+    }
+
+    #[test]
+    fn what_is_beyond_the_limits_is_not_called_something_else() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for (text, told) in [
+            (deep.as_str(), "deeper than 64"),
+            ("1e400", "beyond what a double"),
+            (r#"{"line":"\ud800"}"#, "surrogate"),
+            (r#""\ud800x""#, "surrogate"),
+            (r#""\udc00""#, "surrogate"),
+            ("{", "is not JSON"),
+        ] {
+            let error = canonical(text.as_bytes()).expect_err("refused");
+            assert!(error.contains(told), "{text}: {error}");
+        }
     }
 }

@@ -108,6 +108,16 @@ pub fn of_absent(id: &OperationId, admitted: &Result<(), Refusal>) -> Recovery {
 /// The next step for a submit that was only tried.
 pub fn of_trial(operation: &Operation) -> Recovery {
     let id = &operation.key.id;
+    if let Some(Outcome::Rejected(rejection)) = &operation.outcome {
+        let (action, reason) = (rejected(id, rejection).0, rejection.reason.word());
+        return Recovery {
+            action,
+            text: format!(
+                "Nothing was changed. Sent for real now, operation {id} would end REJECTED \
+                 ({reason}), and its id would be spent. Do not send it; correct it first."
+            ),
+        };
+    }
     let would = match operation.state {
         OperationState::Accepted => "stay ACCEPTED until its target is free".to_owned(),
         state => format!("end {}", state.word()),
@@ -277,6 +287,15 @@ mod tests {
             assert_eq!(recovery.action, action, "{:?}", operation.state);
             assert!(recovery.text.contains("op-1"));
         }
+    }
+
+    #[test]
+    fn a_trial_that_would_be_rejected_is_not_advised() {
+        let trial = of_trial(&ended(rejection(RejectionReason::RevisionMismatch)));
+        assert_eq!(trial.action, RecoveryAction::ReadCurrentState);
+        assert!(trial.text.contains("Do not send it"), "{}", trial.text);
+        let trial = of_trial(&ended(Outcome::Applied(change(1))));
+        assert_eq!(trial.action, RecoveryAction::ResubmitSameId);
     }
 
     #[test]

@@ -4,64 +4,16 @@
 //! What must stay true: a refusal leaves no record. A text never holds an argument, a stored value
 //! or anything of another account.
 
+mod next_step;
+
+pub use next_step::{Recovery, RecoveryAction};
+
 use super::{
     ids::{Invalid, OperationId, Span, Timestamp},
     intent::IntentPart,
     lock::Lock,
     standing::Standing,
 };
-
-/// The one safe next step (contract section 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecoveryAction {
-    /// The outcome is certain: show it.
-    ShowResult,
-    /// Work is going on.
-    Wait,
-    /// Send the same submit again.
-    ResubmitSameId,
-    /// Settled without effect: a new instruction may take a new id.
-    NewIdSafe,
-    /// Read the target, then decide.
-    ReadCurrentState,
-    /// Settle by evidence.
-    Reconcile,
-    /// A person has to decide.
-    AskHuman,
-    /// Correct the request.
-    FixRequest,
-    /// A permission is missing.
-    RequestAccess,
-    /// Send less, or later.
-    SlowDown,
-}
-
-impl RecoveryAction {
-    /// The word in metadata and texts.
-    pub fn word(self) -> &'static str {
-        match self {
-            RecoveryAction::ShowResult => "SHOW_RESULT",
-            RecoveryAction::Wait => "WAIT",
-            RecoveryAction::ResubmitSameId => "RESUBMIT_SAME_ID",
-            RecoveryAction::NewIdSafe => "NEW_ID_SAFE",
-            RecoveryAction::ReadCurrentState => "READ_CURRENT_STATE",
-            RecoveryAction::Reconcile => "RECONCILE",
-            RecoveryAction::AskHuman => "ASK_HUMAN",
-            RecoveryAction::FixRequest => "FIX_REQUEST",
-            RecoveryAction::RequestAccess => "REQUEST_ACCESS",
-            RecoveryAction::SlowDown => "SLOW_DOWN",
-        }
-    }
-}
-
-/// The next step, with its sentence for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovery {
-    /// For programs.
-    pub action: RecoveryAction,
-    /// For people.
-    pub text: String,
-}
 
 /// Why a resume token is not valid here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +105,8 @@ pub enum Refusal {
     NoSuchOperation {
         /// What can be said about the id.
         standing: Standing,
+        /// Why it cannot be accepted now, if so.
+        closed: Option<Box<Refusal>>,
     },
     /// There is no such inbox.
     NoSuchInbox,
@@ -192,6 +146,11 @@ pub enum Refusal {
     },
     /// The answer to a commit was lost and could not be settled.
     CommitUnknown,
+    /// The caller's time is up before there was an answer; what it asked for goes on.
+    NoAnswerYet {
+        /// Whether it could have had an effect.
+        outcome: RefusalOutcome,
+    },
     /// A fault of ours, found before any effect.
     Internal,
     /// No credentials.
@@ -252,6 +211,7 @@ impl Refusal {
             Refusal::Draining { .. } => "DRAINING",
             Refusal::IdentityHeld { .. } => "IDENTITY_HELD",
             Refusal::CommitUnknown => "COMMIT_UNKNOWN",
+            Refusal::NoAnswerYet { .. } => "NO_ANSWER_YET",
             Refusal::Internal => "INTERNAL",
             Refusal::CredentialsMissing => "CREDENTIALS_MISSING",
             Refusal::CredentialsInvalid => "CREDENTIALS_INVALID",
@@ -263,6 +223,7 @@ impl Refusal {
     pub fn outcome(&self) -> RefusalOutcome {
         match self {
             Refusal::CommitUnknown => RefusalOutcome::Unknown,
+            Refusal::NoAnswerYet { outcome } => *outcome,
             Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
@@ -326,6 +287,7 @@ impl Refusal {
             | Refusal::ResumeTokenInvalid(_)
             | Refusal::InboxRecreated
             | Refusal::StoreEpochChanged
+            | Refusal::NoAnswerYet { .. }
             | Refusal::Internal
             | Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
@@ -367,7 +329,7 @@ impl Refusal {
                 format!("the account has reached its limit of {limit} {what}")
             }
             Refusal::TargetLocked { .. } => "another operation holds the target".to_owned(),
-            Refusal::NoSuchOperation { standing } => {
+            Refusal::NoSuchOperation { standing, .. } => {
                 format!("there is no record under this id ({})", standing.word())
             }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
@@ -405,6 +367,10 @@ impl Refusal {
             Refusal::CommitUnknown => {
                 "the store's answer to the commit was lost; look up the same id".to_owned()
             }
+            Refusal::NoAnswerYet { .. } => {
+                "the caller's time is up, and there is no answer yet; what was asked for goes on"
+                    .to_owned()
+            }
             Refusal::Internal => "a fault of the service, before any effect".to_owned(),
             Refusal::CredentialsMissing => {
                 "credentials are missing; send authorization: Bearer TOKEN".to_owned()
@@ -428,7 +394,8 @@ impl Refusal {
             | Refusal::InboxRecreated
             | Refusal::NoSuchInbox
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
-            Refusal::NoSuchOperation { standing } => standing.recovery(),
+            Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
+            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
             Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
                 RecoveryAction::ReadCurrentState
             }
@@ -444,6 +411,7 @@ impl Refusal {
             Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
             | Refusal::CommitUnknown
+            | Refusal::NoAnswerYet { .. }
             | Refusal::Internal => RecoveryAction::ResubmitSameId,
             Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
@@ -461,7 +429,14 @@ impl Refusal {
         };
         let next = match action {
             RecoveryAction::ShowResult => "Show the result.",
+            RecoveryAction::Wait if *self == Refusal::StreamSuperseded => {
+                "Do not open it again from two places with one consumer id."
+            }
+            RecoveryAction::Wait if *self == Refusal::StoreEpochChanged => {
+                "Open the stream without a token."
+            }
             RecoveryAction::Wait => "Wait, then send the same id again.",
+            RecoveryAction::ResubmitSameId if id.is_none() => "Send the same call again.",
             RecoveryAction::ResubmitSameId => {
                 "Look it up, or send the same submit with the same id again."
             }

@@ -63,6 +63,23 @@ pub fn admit(
     Ok(())
 }
 
+/// What a call about an id without a record is refused with.
+pub fn refuse_absent(
+    mint: MintTime,
+    account: Option<&AccountRow>,
+    policy: &Policy,
+    now: Timestamp,
+) -> Refusal {
+    match admit(mint, account, policy, now) {
+        // The id may have been used: "no such" would say too much.
+        Err(expired @ Refusal::EvidenceExpired { .. }) => expired,
+        admitted => Refusal::NoSuchOperation {
+            standing: Standing::NotAcceptedYet,
+            closed: admitted.err().map(Box::new),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +115,28 @@ mod tests {
         let row = AccountRow { evidence_floor: Timestamp(0), ..row };
         let refusal = admit(mint, Some(&row), &Policy::default(), now).expect_err("closed");
         assert_eq!(refusal.reason(), "ADMISSION_CLOSED");
+    }
+
+    #[test]
+    fn an_absent_id_leads_to_what_would_not_be_refused() {
+        let policy = Policy::default();
+        let now = Timestamp(1_700_000_000_000_000);
+        let row = AccountRow {
+            account: Account::from_stored("a"),
+            create_time: now,
+            inboxes: 0,
+            closed_before: Timestamp(0),
+            evidence_floor: now - Span::days(60),
+        };
+        for (age, reason, recovery) in [
+            (Span(0), "NO_SUCH_OPERATION", RecoveryAction::ResubmitSameId),
+            (Span::hours(25), "NO_SUCH_OPERATION", RecoveryAction::ReadCurrentState),
+            (Span::hours(-1), "NO_SUCH_OPERATION", RecoveryAction::FixRequest),
+            (Span::days(61), "EVIDENCE_EXPIRED", RecoveryAction::ReadCurrentState),
+        ] {
+            let mint = MintTime::from_timestamp(now - age);
+            let refusal = refuse_absent(mint, Some(&row), &policy, now);
+            assert_eq!((refusal.reason(), refusal.recovery()), (reason, recovery));
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! (see [`super::queue`]).
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -182,7 +182,10 @@ async fn run_taken(shared: &Shared, commands: Vec<Queued>) -> PutOff {
             refuse(part.commands, &Refusal::StoreUnavailable { retry: RETRY_LATER });
             continue;
         }
-        match batch::run(shared, &part.commands).await {
+        let ran = batch::run(shared, &part.commands).await;
+        let stores = !matches!(ran, Err(Fault::Unavailable(_) | Fault::Unsettled));
+        shared.stores.store(stores, Ordering::Relaxed);
+        match ran {
             Ok(decisions) => finish(shared, part.commands, decisions, &mut behind, &mut put_off),
             Err(fault) => parts.extend(after_fault(shared, part, fault)),
         }

@@ -24,7 +24,10 @@ mod scripted;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -42,7 +45,7 @@ use crate::{
         command::{Command, Reply},
         decide::decide,
         delivery::{Delivery, InboxKey},
-        ids::{ConsumerId, Span},
+        ids::{Account, ConsumerId, OperationId, Span},
         operation::{Operation, OperationKey},
         policy::Policy,
         refusal::Refusal,
@@ -95,6 +98,8 @@ struct Shared {
     draining: CancellationToken,
     /// Cancelled when the store must not be used any more.
     failed: CancellationToken,
+    /// Whether the last batch found the store able to commit.
+    stores: AtomicBool,
     lane_tasks: TaskTracker,
     fold_tasks: TaskTracker,
 }
@@ -128,6 +133,7 @@ impl Engine {
             counter: Counter::default(),
             draining: CancellationToken::new(),
             failed: CancellationToken::new(),
+            stores: AtomicBool::new(true),
             lane_tasks: TaskTracker::new(),
             fold_tasks: TaskTracker::new(),
         });
@@ -186,6 +192,20 @@ impl Engine {
     /// The hints that this engine gives after each commit.
     pub fn wake(&self) -> &Wake {
         &self.shared.wake
+    }
+
+    /// Whether the last batch could be committed: a store that answers reads may still refuse to
+    /// write.
+    pub fn stores(&self) -> bool {
+        self.shared.stores.load(Ordering::Relaxed)
+    }
+
+    /// Runs a command that changes nothing, so that [`Engine::stores`] tells of now.
+    pub async fn try_to_store(&self) {
+        let account = Account::from_stored("receiptd");
+        let key = OperationKey { account, id: OperationId::parse("probe").expect("valid") };
+        let tried = self.run(Command::FoldReplays { key, count: 0 }).await;
+        tracing::debug!(stores = tried.is_ok(), "tried to store");
     }
 
     /// What this engine has done since it started.

@@ -63,6 +63,7 @@ impl From<Refusal> for Fault {
         match refusal {
             Refusal::StoreUnavailable { .. }
             | Refusal::CommitUnknown
+            | Refusal::NoAnswerYet { .. }
             | Refusal::RateLimited { .. }
             | Refusal::IdentityHeld { .. } => Fault::Retry(Box::new(refusal)),
             Refusal::Draining { .. } => Fault::End(End::Shutdown),

@@ -33,29 +33,46 @@ pub fn window(window: i32, policy: &Policy) -> Result<i64, Invalid> {
     }
 }
 
-/// Reads what is acked.
+/// Reads what is acked, in its order; `None` where no delivery can be under such a name or number.
 ///
 /// # Errors
-/// [`Invalid`] with the place in the list.
-pub fn ack_targets(targets: &[proto::AckTarget]) -> Result<Vec<AckTarget>, Invalid> {
+/// [`Invalid`] for a list that is too long.
+pub fn ack_targets(targets: &[proto::AckTarget]) -> Result<Vec<Option<AckTarget>>, Invalid> {
     if targets.len() > ACKS_MAX {
         return Err(Invalid::new("deliveries", format!("must be at most {ACKS_MAX}")));
     }
-    let read = |(place, target): (usize, &proto::AckTarget)| {
-        let inbox = InboxName::parse(&target.inbox).map_err(|invalid| Invalid {
-            field: format!("deliveries[{place}].inbox"),
-            ..invalid
-        })?;
-        if target.sequence < 1 {
-            return Err(Invalid::new(format!("deliveries[{place}].sequence"), "must be 1 or more"));
-        }
-        Ok(AckTarget { inbox, sequence: target.sequence })
+    let read = |target: &proto::AckTarget| {
+        let inbox = InboxName::parse(&target.inbox).ok()?;
+        (target.sequence > 0).then_some(AckTarget { inbox, sequence: target.sequence })
     };
-    targets.iter().enumerate().map(read).collect()
+    Ok(targets.iter().map(read).collect())
+}
+
+/// How each ack of a list ended: those that the engine answered, and those that no delivery can
+/// be under.
+pub fn ack_results(
+    asked: &[proto::AckTarget],
+    read: &[Option<AckTarget>],
+    acked: &[Acked],
+) -> Vec<proto::AckResult> {
+    let mut acked = acked.iter();
+    let mut result = |(asked, read): (&proto::AckTarget, &Option<AckTarget>)| match read
+        .as_ref()
+        .and_then(|_| acked.next())
+    {
+        Some(acked) => ack_result(acked),
+        None => proto::AckResult {
+            inbox: asked.inbox.clone(),
+            sequence: asked.sequence,
+            outcome: proto::AckOutcome::NoSuchDelivery.into(),
+            delivery: None,
+        },
+    };
+    asked.iter().zip(read).map(&mut result).collect()
 }
 
 /// How one ack ended.
-pub fn ack_result(acked: &Acked) -> proto::AckResult {
+fn ack_result(acked: &Acked) -> proto::AckResult {
     let outcome = match acked.outcome {
         AckOutcome::Acked => proto::AckOutcome::Acked,
         AckOutcome::AlreadyAcked => proto::AckOutcome::AlreadyAcked,
@@ -223,17 +240,24 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_ack_is_named_by_its_place() {
+    fn an_impossible_ack_fails_alone() {
         let target = |inbox: &str, sequence| proto::AckTarget { inbox: inbox.to_owned(), sequence };
-        let good = ack_targets(&[target("", 1), target("a", 2)]).expect("good");
-        assert_eq!(good[0].inbox.as_str(), "default");
-        for (wrong, field) in [
-            (vec![target("a", 1), target("a/b", 1)], "deliveries[1].inbox"),
-            (vec![target("a", 0)], "deliveries[0].sequence"),
-            (vec![target("a", 1); 1_001], "deliveries"),
-        ] {
-            assert_eq!(ack_targets(&wrong).expect_err("refused").field, field);
-        }
+        let asked = [target("a/b", 1), target("", 1), target("a", 0), target("a", -1)];
+        let read = ack_targets(&asked).expect("a good list");
+        let possible = read[1].clone().expect("the only possible one");
+        assert_eq!(possible.inbox.as_str(), "default");
+        assert_eq!(read.iter().flatten().count(), 1);
+        let acked = Acked { target: possible, outcome: AckOutcome::Acked, delivery: None };
+        let results = ack_results(&asked, &read, &[acked]);
+        let told: Vec<_> = results
+            .iter()
+            .map(|result| (result.inbox.as_str(), result.sequence, result.outcome()))
+            .collect();
+        let none = proto::AckOutcome::NoSuchDelivery;
+        let acked = ("default", 1, proto::AckOutcome::Acked);
+        assert_eq!(told, [("a/b", 1, none), acked, ("a", 0, none), ("a", -1, none)]);
+        let long = vec![target("a", 1); 1_001];
+        assert_eq!(ack_targets(&long).expect_err("refused").field, "deliveries");
     }
 
     #[test]

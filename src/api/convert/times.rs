@@ -46,6 +46,15 @@ pub fn read_duration(
     least: Span,
     most: Span,
 ) -> Result<Span, Invalid> {
+    // Protobuf's own rule: less than a second of nanoseconds, with the sign of the seconds.
+    let whole = span.nanos.unsigned_abs() < 1_000_000_000;
+    let one_sign = span.seconds.signum() * i64::from(span.nanos.signum()) >= 0;
+    if !whole || !one_sign {
+        return Err(Invalid::new(
+            field,
+            "must have less than a second of nanos, with the sign of its seconds",
+        ));
+    }
     let micros = i128::from(span.seconds) * 1_000_000 + i128::from(span.nanos) / 1_000;
     match i64::try_from(micros) {
         Ok(micros) if (least.0..=most.0).contains(&micros) => Ok(Span(micros)),
@@ -80,6 +89,9 @@ mod tests {
         };
         assert_eq!(read(60, 0), Ok(Span::seconds(60)));
         assert_eq!(read(0, 1_500), Ok(Span(1)));
+        for (seconds, nanos) in [(1, -1), (-1, 1), (1, 1_000_000_000), (5, i32::MIN)] {
+            assert!(read(seconds, nanos).is_err(), "{seconds} {nanos}");
+        }
         assert!(read(60, 1_000).is_err() && read(-1, 0).is_err() && read(i64::MAX, 0).is_err());
     }
 }

@@ -1,0 +1,237 @@
+//! What is refused, and with which words.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Response;
+
+use super::*;
+
+/// The first line of the answer to an HTTP/1.1 POST with these headers.
+async fn posted(hosted: &Hosted, headers: &str) -> String {
+    let address = hosted.address.trim_start_matches("http://");
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
+    let request = format!(
+        "POST /receiptd.v1.OperationService/ListOperations HTTP/1.1\r\n{headers}\
+         Connection: close\r\nContent-Length: 5\r\n\r\n\0\0\0\0\0"
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("answered");
+    String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_web_page_reaches_no_service() {
+    let hosted = host(Access::Local, Config::default()).await;
+    for (headers, code) in [
+        (
+            "Host: evil.example\r\nOrigin: http://evil.example\r\nContent-Type: text/plain\r\n",
+            "415",
+        ),
+        ("Host: localhost\r\nContent-Type: text/plain\r\n", "415"),
+        ("Host: localhost\r\n", "415"),
+        ("Host: localhost\r\nOrigin: http://a\r\nContent-Type: application/grpc\r\n", "403"),
+        ("Host: evil.example:7070\r\nContent-Type: application/grpc\r\n", "403"),
+        ("Host: localhost:7070\r\nContent-Type: application/grpc\r\n", "200"),
+    ] {
+        let line = posted(&hosted, headers).await;
+        assert!(line.contains(code), "{headers}{line}");
+    }
+}
+
+/// The code, and what ErrorInfo tells.
+fn told(refused: &tonic::Status) -> (Code, String, std::collections::HashMap<String, String>) {
+    let info = refused.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(info.domain, "receiptd");
+    (refused.code(), info.reason, info.metadata)
+}
+
+fn assert_no_answer_yet(refused: &tonic::Status, id: Option<&str>) {
+    let (code, reason, metadata) = told(refused);
+    assert_eq!((code, reason.as_str()), (Code::DeadlineExceeded, "NO_ANSWER_YET"));
+    let told = |name: &str| metadata.get(name).map(String::as_str);
+    assert_eq!(told("outcome"), Some("UNKNOWN"));
+    assert_eq!(told("recovery"), Some("RESUBMIT_SAME_ID"));
+    assert_eq!(told("operation_id"), id);
+}
+
+#[tokio::test]
+async fn a_slow_store_is_told_before_the_caller_gives_up() {
+    use proto::batch_submit_result::Result as Item;
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
+    let standing = stand_still(&hosted);
+    let (single, in_batch, gone) = (fresh_id(), fresh_id(), fresh_id());
+    let hurried = Duration::from_millis(600);
+    let mut submit = Request::new(append(&single, "notes/a"));
+    submit.set_timeout(hurried);
+    let requests = vec![append(&in_batch, "notes/b")];
+    let mut batch = Request::new(proto::BatchSubmitOperationsRequest { requests });
+    batch.set_timeout(hurried);
+    let cancel = proto::CancelOperationRequest { operation_id: gone.clone(), ..<_>::default() };
+    let mut cancel = Request::new(cancel);
+    cancel.set_timeout(hurried);
+    let deliveries = vec![proto::AckTarget { inbox: String::new(), sequence: 1 }];
+    let ack = proto::AckDeliveriesRequest { deliveries, consumer_id: String::new() };
+    let mut ack = Request::new(ack);
+    ack.set_timeout(hurried);
+    let (mut second, mut third) = (operations.clone(), operations.clone());
+    let (submitted, batched, cancelled, acked) = tokio::join!(
+        operations.submit_operation(submit),
+        second.batch_submit_operations(batch),
+        third.cancel_operation(cancel),
+        inboxes.ack_deliveries(ack),
+    );
+    assert_no_answer_yet(&submitted.expect_err("no answer yet"), Some(&single));
+    assert_no_answer_yet(&cancelled.expect_err("no answer yet"), Some(&gone));
+    assert_no_answer_yet(&acked.expect_err("no answer yet"), None);
+    let item = batched.expect("in time").into_inner().results.remove(0).result;
+    let Some(Item::Error(error)) = item else { panic!("{item:?}") };
+    assert_eq!(error.reason, "NO_ANSWER_YET");
+    assert_eq!(error.metadata.get("operation_id"), Some(&in_batch));
+    // What was taken goes on.
+    drop(standing);
+    let mut again = append(&single, "notes/a");
+    again.wait = Some(prost_types::Duration { seconds: 10, nanos: 0 });
+    let again = operations.submit_operation(again).await.expect("replayed").into_inner();
+    assert_eq!(again.origin(), proto::Origin::Replayed);
+}
+
+#[tokio::test]
+async fn an_impossible_ack_fails_alone() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    operations.submit_operation(append(&fresh_id(), "notes/a")).await.expect("applied");
+    let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
+    let target = |inbox: &str, sequence| proto::AckTarget { inbox: inbox.to_owned(), sequence };
+    let deliveries = vec![target("", 0), target("a/b", 1), target("", 1), target("", -1)];
+    let ack = proto::AckDeliveriesRequest { deliveries, consumer_id: String::new() };
+    let results = inboxes.ack_deliveries(ack).await.expect("answers").into_inner().results;
+    let outcomes: Vec<_> = results.iter().map(proto::AckResult::outcome).collect();
+    let none = proto::AckOutcome::NoSuchDelivery;
+    assert_eq!(outcomes, [none, none, proto::AckOutcome::Acked, none]);
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_operation_wherever_the_request_did() {
+    use proto::batch_submit_result::Result as Item;
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    // No mint time: the id is good, the request is not.
+    let id = "op-1";
+    let get = proto::GetOperationRequest { operation_id: id.to_owned(), mint_time: None };
+    let gets = proto::BatchGetOperationsRequest { requests: vec![get.clone()] };
+    let cancel = proto::CancelOperationRequest { operation_id: id.to_owned(), ..<_>::default() };
+    let watch = proto::WatchOperationRequest { operation_id: id.to_owned(), ..<_>::default() };
+    let events =
+        proto::ListOperationEventsRequest { operation_id: id.to_owned(), ..<_>::default() };
+    for refused in [
+        operations.submit_operation(append(id, "notes/a")).await.map(drop),
+        operations.get_operation(get).await.map(drop),
+        operations.batch_get_operations(gets).await.map(drop),
+        operations.cancel_operation(cancel).await.map(drop),
+        operations.watch_operation(watch).await.map(drop),
+        operations.list_operation_events(events).await.map(drop),
+    ] {
+        let (_, reason, metadata) = told(&refused.expect_err("no mint time"));
+        assert_eq!(reason, "INVALID_FIELD");
+        assert_eq!(metadata.get("operation_id").map(String::as_str), Some(id), "{metadata:?}");
+    }
+    let batch = proto::BatchSubmitOperationsRequest { requests: vec![append(id, "notes/a")] };
+    let answered = operations.batch_submit_operations(batch).await.expect("answers");
+    let item = answered.into_inner().results.remove(0).result;
+    let Some(Item::Error(error)) = item else { panic!("{item:?}") };
+    assert_eq!(error.metadata.get("operation_id").map(String::as_str), Some(id));
+}
+
+#[tokio::test]
+async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let now = hosted.engine.seams().now().0;
+    let days = Span::days(2).0;
+    let at = |micros: i64| prost_types::Timestamp { seconds: micros / 1_000_000, nanos: 0 };
+    for (time, next) in
+        [(now, "RESUBMIT_SAME_ID"), (now - days, "READ_CURRENT_STATE"), (now + days, "FIX_REQUEST")]
+    {
+        let (operation_id, mint_time) = ("op-1".to_owned(), Some(at(time)));
+        let cancel = proto::CancelOperationRequest {
+            operation_id: operation_id.clone(),
+            mint_time,
+            ..<_>::default()
+        };
+        let watch = proto::WatchOperationRequest { operation_id: operation_id.clone(), mint_time };
+        let events =
+            proto::ListOperationEventsRequest { operation_id, mint_time, ..<_>::default() };
+        for refused in [
+            operations.cancel_operation(cancel).await.map(drop),
+            operations.watch_operation(watch).await.map(drop),
+            operations.list_operation_events(events).await.map(drop),
+        ] {
+            let (_, reason, metadata) = told(&refused.expect_err("no record"));
+            assert_eq!(reason, "NO_SUCH_OPERATION");
+            assert_eq!(metadata.get("recovery").map(String::as_str), Some(next));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_framework_refuses_is_explained() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let mut large = append(&fresh_id(), "notes/a");
+    large.intent.as_mut().expect("there is one").arguments = vec![b' '; 5 * 1024 * 1024];
+    let large = operations.submit_operation(large).await.map(drop);
+    let path = "/receiptd.v1.OperationService/GetOperation";
+    let path = http::uri::PathAndQuery::from_static(path);
+    let mut raw = tonic::client::Grpc::new(channel(&hosted).await);
+    raw.ready().await.expect("connects");
+    // Field 1 of a GetOperation is a text; here it is a number.
+    let codec = tonic_prost::ProstCodec::<u32, ()>::default();
+    let wrong = 1_u32;
+    let undecodable: Result<Response<()>, _> = raw.unary(Request::new(wrong), path, codec).await;
+    let unknown = http::uri::PathAndQuery::from_static("/receiptd.v1.OperationService/Burn");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    raw.ready().await.expect("connects");
+    let unknown: Result<Response<()>, _> = raw.unary(Request::new(()), unknown, codec).await;
+    for (refused, expected) in [
+        (large, (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")),
+        (undecodable.map(drop), (Code::InvalidArgument, "INVALID_FIELD")),
+        (unknown.map(drop), (Code::Unimplemented, "UNIMPLEMENTED")),
+    ] {
+        let (code, reason, metadata) = told(&refused.expect_err("refused"));
+        assert_eq!((code, reason.as_str()), expected);
+        assert_eq!(metadata.get("outcome").map(String::as_str), Some("NO_EFFECT"));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_takes_no_writes_is_not_ready() {
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let health = HealthClient::new(channel(&hosted).await);
+    let becomes = async |status: &str| {
+        let asked = async {
+            loop {
+                let service = "receiptd.v1.OperationService".to_owned();
+                let mut health = health.clone();
+                let told = health.check(HealthCheckRequest { service }).await.expect("answers");
+                if told.get_ref().status().as_str_name() == status {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let bound = Duration::from_secs(20);
+        tokio::time::timeout(bound, asked).await.unwrap_or_else(|_| panic!("never {status}"));
+    };
+    becomes("SERVING").await;
+    let standing = stand_still(&hosted);
+    let refused = operations.submit_operation(append(&fresh_id(), "notes/a")).await;
+    let (_, reason, _) = told(&refused.expect_err("another writer holds the store"));
+    assert_eq!(reason, "STORE_UNAVAILABLE");
+    becomes("NOT_SERVING").await;
+    drop(standing);
+    becomes("SERVING").await;
+}
