@@ -115,6 +115,11 @@ impl Server {
     /// # Errors
     /// [`ServerError::Bind`] with the address.
     pub async fn bind(&self) -> Result<Listeners, ServerError> {
+        if self.tls.is_none() && !self.config.listen.ip().is_loopback() {
+            tracing::warn!(
+                "listening beyond this machine in plain text: tokens can be read on the way"
+            );
+        }
         Ok(Listeners {
             grpc: bind(self.config.listen).await?,
             admin: Some(bind(self.config.admin_listen).await?),

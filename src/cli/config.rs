@@ -16,9 +16,11 @@ pub struct ConfigArgs {
 /// Check or show.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum ConfigAction {
-    /// Say whether a server would start with these settings
+    /// Say whether settings are known, in range and free of contradictions; the store and the
+    /// certificate are looked at only when a server starts
     Check(ServeArgs),
-    /// Print every setting in force with its source, as a settings file; secrets left out
+    /// Print every setting in force with its source, as a settings file; secrets and the
+    /// parameters of the store's URL left out
     Show(ServeArgs),
 }
 

@@ -17,7 +17,8 @@ const PREFIX: &str = "RECEIPTD_";
 
 /// Variables that are not settings of a server: those of the client's commands and of tests, and
 /// the ones that Kubernetes sets in every pod beside a service named `receiptd`.
-const FOREIGN: [&str; 10] = [
+const FOREIGN: [&str; 11] = [
+    "ca_file",
     "config",
     "endpoint",
     "token",
