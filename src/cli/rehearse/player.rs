@@ -383,8 +383,9 @@ mod tests {
         assert!(report.passed(), "{report:?}");
         assert_eq!(report.cuts, report.operations / 3);
         // A request that was passed on whole, and a reply that was swallowed, are replayed.
+        // Whether a lost ack also brings its result again depends on which is faster, the next ack
+        // or the next stream; the reader's own tests show what it does with a duplicate.
         assert!(report.replays >= report.cuts / 4, "{report:?}");
-        assert!(report.duplicates_seen > 0, "{report:?}");
         assert_eq!((report.duplicate_effects(), unacked), (0, 0));
     }
 
