@@ -191,7 +191,11 @@ async fn a_wait_is_answered_before_the_caller_gives_up() {
     );
     // The ack releases the lock, and the waiter's held-back answer comes at once.
     let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
-    let ack = proto::AckTarget { inbox: String::new(), sequence: held.deliveries[0].sequence };
+    let ack = proto::AckTarget {
+        inbox: String::new(),
+        sequence: held.deliveries[0].sequence,
+        ..Default::default()
+    };
     let acks = proto::AckDeliveriesRequest { deliveries: vec![ack], consumer_id: String::new() };
     let waiting = operations.submit_operation(waiter);
     let acking = async {

@@ -383,7 +383,11 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
     let deliveries = args
         .sequences
         .iter()
-        .map(|sequence| AckTarget { inbox: args.inbox.clone(), sequence: *sequence })
+        .map(|sequence| AckTarget {
+            inbox: args.inbox.clone(),
+            sequence: *sequence,
+            ..AckTarget::default()
+        })
         .collect();
     let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
     let again = "Run the same command again: an ack may be repeated.";

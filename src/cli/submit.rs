@@ -250,7 +250,11 @@ async fn ack_own(client: &Client, submitted: &Submitted) {
         .deliveries
         .iter()
         .filter(open)
-        .map(|delivery| AckTarget { inbox: delivery.inbox.clone(), sequence: delivery.sequence })
+        .map(|delivery| AckTarget {
+            inbox: delivery.inbox.clone(),
+            sequence: delivery.sequence,
+            ..AckTarget::default()
+        })
         .collect();
     if deliveries.is_empty() {
         return;

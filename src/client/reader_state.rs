@@ -286,8 +286,11 @@ impl Book {
 
     /// The acks to send now.
     pub(crate) fn acks_due(&self) -> Vec<AckTarget> {
-        let target =
-            |key: &ResultKey| AckTarget { inbox: self.state.inbox.clone(), sequence: key.sequence };
+        let target = |key: &ResultKey| AckTarget {
+            inbox: self.state.inbox.clone(),
+            sequence: key.sequence,
+            ..AckTarget::default()
+        };
         self.due.iter().take(ACK_BATCH_MAX).map(target).collect()
     }
 

@@ -71,7 +71,8 @@ async fn a_slow_store_is_told_before_the_caller_gives_up() {
     let cancel = proto::CancelOperationRequest { operation_id: gone.clone(), ..<_>::default() };
     let mut cancel = Request::new(cancel);
     cancel.set_timeout(hurried);
-    let deliveries = vec![proto::AckTarget { inbox: String::new(), sequence: 1 }];
+    let deliveries =
+        vec![proto::AckTarget { inbox: String::new(), sequence: 1, ..Default::default() }];
     let ack = proto::AckDeliveriesRequest { deliveries, consumer_id: String::new() };
     let mut ack = Request::new(ack);
     ack.set_timeout(hurried);
@@ -103,7 +104,11 @@ async fn an_impossible_ack_fails_alone() {
     let mut operations = OperationServiceClient::new(channel(&hosted).await);
     operations.submit_operation(append(&fresh_id(), "notes/a")).await.expect("applied");
     let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
-    let target = |inbox: &str, sequence| proto::AckTarget { inbox: inbox.to_owned(), sequence };
+    let target = |inbox: &str, sequence| proto::AckTarget {
+        inbox: inbox.to_owned(),
+        sequence,
+        ..Default::default()
+    };
     let deliveries = vec![target("", 0), target("a/b", 1), target("", 1), target("", -1)];
     let ack = proto::AckDeliveriesRequest { deliveries, consumer_id: String::new() };
     let results = inboxes.ack_deliveries(ack).await.expect("answers").into_inner().results;

@@ -197,7 +197,11 @@ impl Caller {
     ) -> Result<Vec<AckOutcome>, Status> {
         let deliveries = sequences
             .iter()
-            .map(|sequence| AckTarget { inbox: inbox.to_owned(), sequence: *sequence })
+            .map(|sequence| AckTarget {
+                inbox: inbox.to_owned(),
+                sequence: *sequence,
+                ..AckTarget::default()
+            })
             .collect();
         let request = AckDeliveriesRequest { deliveries, consumer_id: consumer.to_owned() };
         let mut client = self.inboxes.clone();

@@ -66,6 +66,7 @@ pub fn ack_results(
             sequence: asked.sequence,
             outcome: proto::AckOutcome::NoSuchDelivery.into(),
             delivery: None,
+            operation_id: asked.operation_id.clone(),
         },
     };
     asked.iter().zip(read).map(&mut result).collect()
@@ -85,6 +86,7 @@ fn ack_result(acked: &Acked) -> proto::AckResult {
         sequence: acked.target.sequence,
         outcome: outcome.into(),
         delivery: acked.delivery.as_ref().map(delivery),
+        operation_id: String::new(),
     }
 }
 
@@ -241,7 +243,11 @@ mod tests {
 
     #[test]
     fn an_impossible_ack_fails_alone() {
-        let target = |inbox: &str, sequence| proto::AckTarget { inbox: inbox.to_owned(), sequence };
+        let target = |inbox: &str, sequence| proto::AckTarget {
+            inbox: inbox.to_owned(),
+            sequence,
+            ..Default::default()
+        };
         let asked = [target("a/b", 1), target("", 1), target("a", 0), target("a", -1)];
         let read = ack_targets(&asked).expect("a good list");
         let possible = read[1].clone().expect("the only possible one");
