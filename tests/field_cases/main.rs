@@ -14,3 +14,4 @@ mod resume;
 mod slow;
 mod spelling;
 mod stores;
+mod sweeping;
