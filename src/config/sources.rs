@@ -188,7 +188,22 @@ fn told(error: figment::Error) -> ConfigError {
             (None, other) => format!(" in {other}"),
         }
     });
-    ConfigError(format!("setting {key}{place}: {}", error.kind))
+    let problem = misplaced(&error).unwrap_or_else(|| error.kind.to_string());
+    ConfigError(format!("setting {key}{place}: {problem}"))
+}
+
+/// The next step for a key that is known, but in the other one of the two tables.
+fn misplaced(error: &figment::Error) -> Option<String> {
+    let figment::error::Kind::UnknownField(key, _) = &error.kind else { return None };
+    let settings = serde_json::to_value(Config::default()).expect("settings are plain values");
+    let is_known = |pointer: &str| settings.pointer(pointer).is_some_and(|it| !it.is_object());
+    match error.path.first().map(String::as_str) {
+        Some("policy") => is_known(&format!("/{key}")).then(|| {
+            "does not stand in the [policy] table: put it above the line `[policy]`".to_owned()
+        }),
+        Some(_) | None => is_known(&format!("/policy/{key}"))
+            .then(|| "stands in the [policy] table: put it below a line `[policy]`".to_owned()),
+    }
 }
 
 /// The key of one of our variables; `None` for a variable of somebody else.
@@ -301,6 +316,19 @@ mod tests {
         let environment = [("RECEIPTD_LANE", "2")];
         let error = load(&json!({}), variables(&environment), None).expect_err("unknown");
         assert!(error.0.contains("RECEIPTD_LANE"), "{error}");
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_table_is_told_where_it_stands() {
+        for (text, key, next) in [
+            ("ack_window = '1m'\n", "setting ack_window", "put it below a line `[policy]`"),
+            ("[policy]\nlanes = 3\n", "setting policy.lanes", "put it above the line `[policy]`"),
+        ] {
+            let written = file(text);
+            let error = load(&json!({}), variables(&[]), Some(written.path())).expect_err(key);
+            assert!(error.0.starts_with(key) && error.0.contains("in file"), "{error}");
+            assert!(error.0.ends_with(next), "{error}");
+        }
     }
 
     #[test]
