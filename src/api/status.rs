@@ -418,6 +418,23 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_lists_every_reason_beside_its_code() {
+        let readme = include_str!("../../README.md");
+        let listed: Vec<(String, Vec<&str>)> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "))
+            .map(|(code, reasons)| (code.replace('_', ""), reasons.split(", ").collect()))
+            .collect();
+        for (refusal, code) in table() {
+            let (reason, code) = (refusal.reason(), format!("{code:?}").to_uppercase());
+            let is_there = |(known, reasons): &(String, Vec<&str>)| {
+                *known == code && reasons.contains(&reason)
+            };
+            assert!(listed.iter().any(is_there), "README, \"Errors\": {reason} beside {code}");
+        }
+    }
+
+    #[test]
     fn whoever_only_asked_is_told_of_no_effect_and_no_submit() {
         for (refusal, _) in table() {
             let reason = refusal.reason();
