@@ -332,6 +332,48 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_settings_hold_every_key_at_its_default() {
+        let sample = include_str!("../../deploy/receiptd.toml");
+        let as_it_is = file(sample);
+        let loaded = load(&json!({}), variables(&[]), Some(as_it_is.path())).expect("good");
+        assert_eq!(loaded.config, Config::default(), "everything is a comment");
+        // A setting follows its # at once; words for people come after a space.
+        let uncommented: Vec<&str> = sample
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')))
+            .map(|setting| setting.unwrap_or_default())
+            .collect();
+        let uncommented = file(&uncommented.join("\n"));
+        let loaded = load(&json!({}), variables(&[]), Some(uncommented.path())).expect("good");
+        for ShownSetting { key, source, .. } in loaded.shown() {
+            assert!(source.starts_with("file "), "{key} is missing");
+        }
+        let Config { store, access_file, tls_cert, tls_key, .. } = loaded.config.clone();
+        assert!(store.is_some() && access_file.is_some() && tls_cert.is_some());
+        let without_default = Config { store, access_file, tls_cert, tls_key, ..Config::default() };
+        assert_eq!(loaded.config, without_default);
+    }
+
+    #[test]
+    fn the_systemd_unit_sets_what_is_there() {
+        let unit = include_str!("../../deploy/receiptd.service");
+        let of = |name: &str| -> Vec<&str> {
+            let lines = unit.lines().map(|line| line.trim_start_matches('#'));
+            lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
+        };
+        let pairs: Vec<_> =
+            of("Environment").iter().filter_map(|pair| pair.split_once('=')).collect();
+        assert!(pairs.iter().any(|(name, _)| *name == "RECEIPTD_ACCESS_FILE"));
+        load(&json!({}), variables(&pairs), None).expect("known settings");
+        let credentials = of("LoadCredential");
+        for (name, value) in pairs {
+            let shown = value.strip_prefix("%d/").expect("a file that the service may read");
+            let loads = |it: &&str| it.starts_with(&format!("{shown}:/etc/receiptd/"));
+            assert!(credentials.iter().any(loads), "{name}: {shown} is not loaded");
+        }
+    }
+
+    #[test]
     fn variables_of_others_are_left_alone() {
         let environment = [
             ("RECEIPTD_PORT", "tcp://10.0.0.1:7070"),
