@@ -17,8 +17,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use crate::domain::{ids::Account, refusal::Refusal};
 
 /// What a principal may do (contract section 10).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
     /// Submit and cancel operations.
     Submit,
@@ -28,9 +27,9 @@ pub enum Permission {
     Receive,
     /// Ack results.
     Ack,
-    /// Lease and report work.
+    /// Lease and report work; allows nothing yet.
     Execute,
-    /// Settle unknown outcomes.
+    /// Settle unknown outcomes; allows nothing yet.
     Reconcile,
     /// What operators do.
     Admin,
@@ -59,6 +58,39 @@ impl Permission {
             Permission::Reconcile => "reconcile",
             Permission::Admin => "admin",
         }
+    }
+
+    /// Whether a call of today needs it. The others have their names already (contract section
+    /// 10), so that access files need not change when their calls come.
+    fn allows_something(self) -> bool {
+        match self {
+            Permission::Submit
+            | Permission::Read
+            | Permission::Receive
+            | Permission::Ack
+            | Permission::Admin => true,
+            Permission::Execute | Permission::Reconcile => false,
+        }
+    }
+
+    /// Reads the word of an access file.
+    ///
+    /// # Errors
+    /// One sentence that names those that exist, apart from those that allow nothing yet.
+    fn parse(word: &str) -> Result<Self, String> {
+        if let Some(known) = Permission::ALL.into_iter().find(|known| known.word() == word) {
+            return Ok(known);
+        }
+        let words = |known: Vec<Permission>| {
+            known.into_iter().map(Permission::word).collect::<Vec<_>>().join(", ")
+        };
+        let (today, later) = Permission::ALL.into_iter().partition(|it| it.allows_something());
+        Err(format!(
+            "permission {word:?} is not known; there are {}. ({} are taken too, and allow \
+             nothing yet.)",
+            words(today),
+            words(later)
+        ))
     }
 }
 
@@ -137,7 +169,7 @@ struct TokenEntry {
     hash: String,
     account: String,
     subject: String,
-    permissions: BTreeSet<Permission>,
+    permissions: Vec<String>,
 }
 
 impl Access {
@@ -183,8 +215,10 @@ impl Access {
             if entry.subject.is_empty() || entry.subject.chars().any(char::is_control) {
                 return Err(named("subject must not be empty or hold control characters"));
             }
-            let principal =
-                Principal { account, subject: entry.subject, permissions: entry.permissions };
+            let permissions = entry.permissions.iter().map(|word| Permission::parse(word));
+            let permissions: Result<_, _> = permissions.collect();
+            let permissions = permissions.map_err(|problem| named(&problem))?;
+            let principal = Principal { account, subject: entry.subject, permissions };
             tokens.push(Token { hash, principal: Arc::new(principal) });
         }
         Ok(Access::Tokens(Arc::new(Tokens(tokens))))
@@ -343,6 +377,18 @@ mod tests {
             let error = Access::from_text(text).expect_err("not whole");
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn an_unknown_permission_is_told_which_there_are() {
+        let unknown = file(HASH).replace("'read'", "'everything'");
+        let error = Access::from_text(&unknown).expect_err("unknown");
+        assert!(error.starts_with("token \"editor\": permission \"everything\""), "{error}");
+        let (today, later) = error.split_once(". (").expect("two sentences");
+        assert!(today.ends_with("there are submit, read, receive, ack, admin"), "{error}");
+        assert!(later.starts_with("execute, reconcile are taken too"), "{error}");
+        let later = file(HASH).replace("'read'", "'execute', 'reconcile'");
+        assert!(Access::from_text(&later).is_ok());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
         command::{AckTarget, Command, Reply},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName},
-        refusal::{Refusal, RefusalOutcome},
+        refusal::{Asked, Refusal, RefusalOutcome},
     },
     proto::{self, inbox_service_server::InboxService},
     stream::{self, OpenStream},
@@ -46,7 +46,7 @@ impl InboxService for Api {
             Ok(place.hold(self.stream(&caller.account, request.into_inner()).await?))
         };
         let result = answer.await;
-        self.answer(call, result)
+        self.answer_opening(call, result)
     }
 
     async fn ack_deliveries(
@@ -131,7 +131,7 @@ impl Api {
         let api = self.clone();
         Ok(Box::pin(ReceiverStream::new(frames).map(move |frame| match frame {
             Ok(frame) => Ok(convert::frame(frame, &opening)),
-            Err(refusal) => Err(api.status(refusal.into())),
+            Err(refusal) => Err(api.status(Asked::Stream, refusal.into())),
         })))
     }
 

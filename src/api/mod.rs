@@ -40,7 +40,7 @@ use crate::{
     domain::{
         command::Reply,
         ids::Account,
-        refusal::{Refusal, RefusalOutcome},
+        refusal::{Asked, Refusal, RefusalOutcome},
     },
     engine::Engine,
     stream::StreamSettings,
@@ -95,9 +95,18 @@ impl Api {
         Pages { key, account, list, filter_hash }
     }
 
-    /// The one place where an answer or a refusal becomes what tonic sends.
+    /// The answer or the refusal of a call that changes something, as tonic sends it.
     fn answer<T>(&self, call: Call, result: Result<T, Refused>) -> Result<Response<T>, Status> {
-        result.map(Response::new).map_err(|refused| self.status(call.told(refused)))
+        self.answer_as(Asked::Change, call, result)
+    }
+
+    /// As [`Api::answer`] for a call that opens a stream.
+    fn answer_opening<T>(
+        &self,
+        call: Call,
+        result: Result<T, Refused>,
+    ) -> Result<Response<T>, Status> {
+        self.answer_as(Asked::Read, call, result)
     }
 
     /// As [`Api::answer`] for a call that changes nothing: it need not end in silence either.
@@ -109,13 +118,23 @@ impl Api {
         // Boxed: the compiler bounds how deep futures nest in one another.
         let answer: BoxFuture<'_, _> = Box::pin(answer);
         let result = call.answer_by.or_late(RefusalOutcome::NoEffect, answer).await;
-        self.answer(call, result)
+        self.answer_as(Asked::Read, call, result)
     }
 
-    fn status(&self, refused: Refused) -> Status {
+    /// The one place where an answer or a refusal becomes what tonic sends.
+    fn answer_as<T>(
+        &self,
+        asked: Asked,
+        call: Call,
+        result: Result<T, Refused>,
+    ) -> Result<Response<T>, Status> {
+        result.map(Response::new).map_err(|refused| self.status(asked, call.told(refused)))
+    }
+
+    fn status(&self, asked: Asked, refused: Refused) -> Status {
         telemetry::refused(refused.refusal.reason());
         // The process's clock only turns a known time into a hint of how long to wait.
-        refused.into_status(self.engine().seams().now())
+        refused.into_status(asked, self.engine().seams().now())
     }
 }
 

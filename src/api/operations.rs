@@ -116,7 +116,7 @@ impl OperationService for Api {
             Ok(place.hold(self.watch(&caller, identity).await?))
         };
         let result = answer.await;
-        self.answer(call, result)
+        self.answer_opening(call, result)
     }
 
     async fn cancel_operation(

@@ -15,7 +15,7 @@ use super::convert::times;
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
-        refusal::{RecoveryAction, Refusal, RefusalOutcome},
+        refusal::{Asked, RecoveryAction, Refusal, RefusalOutcome},
     },
     proto,
     store::ReadError,
@@ -42,8 +42,8 @@ impl Refused {
     }
 
     /// The refusal as a whole call's error.
-    pub fn into_status(self, now: Timestamp) -> Status {
-        let recovery = self.refusal.recovery_for(self.operation_id.as_ref());
+    pub fn into_status(self, asked: Asked, now: Timestamp) -> Status {
+        let recovery = self.refusal.recovery_for(self.operation_id.as_ref(), asked);
         let mut details = ErrorDetails::new();
         details.set_error_info(self.refusal.reason(), DOMAIN, self.metadata());
         details.set_localized_message("en", recovery.text);
@@ -57,7 +57,7 @@ impl Refused {
     /// The refusal as the error of one item of a batch: what the single call would have failed
     /// with.
     pub fn into_submit_error(self, now: Timestamp) -> proto::SubmitError {
-        let recovery = self.refusal.recovery_for(self.operation_id.as_ref());
+        let recovery = self.refusal.recovery_for(self.operation_id.as_ref(), Asked::Change);
         proto::SubmitError {
             code: code(&self.refusal) as i32,
             message: self.refusal.text(),
@@ -391,7 +391,7 @@ mod tests {
     fn told(refusal: Refusal) -> (Status, HashMap<String, String>) {
         let id = OperationId::parse("op-1").expect("valid");
         let refused = Refused { refusal, operation_id: Some(id) };
-        let status = refused.into_status(Timestamp(0));
+        let status = refused.into_status(Asked::Change, Timestamp(0));
         let info = status.get_details_error_info().expect("an ErrorInfo");
         assert_eq!(info.domain, DOMAIN);
         (status, info.metadata)
@@ -414,6 +414,39 @@ mod tests {
             let error = Refused { refusal, operation_id: None }.into_submit_error(Timestamp(0));
             assert_eq!((error.code, error.reason.as_str()), (code as i32, reason));
             assert_eq!(error.metadata.get("outcome").map(String::as_str), Some(outcome));
+        }
+    }
+
+    #[test]
+    fn the_readme_lists_every_reason_beside_its_code() {
+        let readme = include_str!("../../README.md");
+        let listed: Vec<(String, Vec<&str>)> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "))
+            .map(|(code, reasons)| (code.replace('_', ""), reasons.split(", ").collect()))
+            .collect();
+        for (refusal, code) in table() {
+            let (reason, code) = (refusal.reason(), format!("{code:?}").to_uppercase());
+            let is_there = |(known, reasons): &(String, Vec<&str>)| {
+                *known == code && reasons.contains(&reason)
+            };
+            assert!(listed.iter().any(is_there), "README, \"Errors\": {reason} beside {code}");
+        }
+    }
+
+    #[test]
+    fn whoever_only_asked_is_told_of_no_effect_and_no_submit() {
+        for (refusal, _) in table() {
+            let reason = refusal.reason();
+            for asked in [Asked::Read, Asked::Stream] {
+                for id in [None, Some(OperationId::parse("op-1").expect("valid"))] {
+                    let text = refusal.recovery_for(id.as_ref(), asked).text;
+                    assert_eq!(text.contains("op-1"), id.is_some(), "{text}");
+                    assert!(!text.contains(" effect through") && !text.contains("no effect"));
+                    let submits = text.contains("same submit");
+                    assert_eq!(submits, reason == "NO_SUCH_OPERATION", "{reason}: {text}");
+                }
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
         delivery::DeliveryState,
         ids::{Account, OperationId, Span},
         operation::{OperationKey, OperationState},
-        refusal::Refusal,
+        refusal::{Asked, Refusal},
         standing,
     },
     proto,
@@ -120,7 +120,7 @@ impl Api {
         let api = self.clone();
         self.engine().seams().spawn(async move {
             if let Err(refused) = api.follow(&key, shown, &watch, &frames).await {
-                let status = api.status(refused);
+                let status = api.status(Asked::Stream, refused);
                 api.send(&frames, Err(status)).await;
             }
         });

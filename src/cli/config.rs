@@ -19,8 +19,8 @@ pub enum ConfigAction {
     /// Say whether settings are known, in range and free of contradictions; the store and the
     /// certificate are looked at only when a server starts
     Check(ServeArgs),
-    /// Print every setting in force with its source, as a settings file; secrets and the
-    /// parameters of the store's URL left out
+    /// Print every setting in force with its source, as a settings file; *** stands where the
+    /// store's URL holds a password
     Show(ServeArgs),
 }
 

@@ -188,7 +188,22 @@ fn told(error: figment::Error) -> ConfigError {
             (None, other) => format!(" in {other}"),
         }
     });
-    ConfigError(format!("setting {key}{place}: {}", error.kind))
+    let problem = misplaced(&error).unwrap_or_else(|| error.kind.to_string());
+    ConfigError(format!("setting {key}{place}: {problem}"))
+}
+
+/// The next step for a key that is known, but in the other one of the two tables.
+fn misplaced(error: &figment::Error) -> Option<String> {
+    let figment::error::Kind::UnknownField(key, _) = &error.kind else { return None };
+    let settings = serde_json::to_value(Config::default()).expect("settings are plain values");
+    let is_known = |pointer: &str| settings.pointer(pointer).is_some_and(|it| !it.is_object());
+    match error.path.first().map(String::as_str) {
+        Some("policy") => is_known(&format!("/{key}")).then(|| {
+            "does not stand in the [policy] table: put it above the line `[policy]`".to_owned()
+        }),
+        Some(_) | None => is_known(&format!("/policy/{key}"))
+            .then(|| "stands in the [policy] table: put it below a line `[policy]`".to_owned()),
+    }
 }
 
 /// The key of one of our variables; `None` for a variable of somebody else.
@@ -301,6 +316,61 @@ mod tests {
         let environment = [("RECEIPTD_LANE", "2")];
         let error = load(&json!({}), variables(&environment), None).expect_err("unknown");
         assert!(error.0.contains("RECEIPTD_LANE"), "{error}");
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_table_is_told_where_it_stands() {
+        for (text, key, next) in [
+            ("ack_window = '1m'\n", "setting ack_window", "put it below a line `[policy]`"),
+            ("[policy]\nlanes = 3\n", "setting policy.lanes", "put it above the line `[policy]`"),
+        ] {
+            let written = file(text);
+            let error = load(&json!({}), variables(&[]), Some(written.path())).expect_err(key);
+            assert!(error.0.starts_with(key) && error.0.contains("in file"), "{error}");
+            assert!(error.0.ends_with(next), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_sample_settings_hold_every_key_at_its_default() {
+        let sample = include_str!("../../deploy/receiptd.toml");
+        let as_it_is = file(sample);
+        let loaded = load(&json!({}), variables(&[]), Some(as_it_is.path())).expect("good");
+        assert_eq!(loaded.config, Config::default(), "everything is a comment");
+        // A setting follows its # at once; words for people come after a space.
+        let uncommented: Vec<&str> = sample
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')))
+            .map(|setting| setting.unwrap_or_default())
+            .collect();
+        let uncommented = file(&uncommented.join("\n"));
+        let loaded = load(&json!({}), variables(&[]), Some(uncommented.path())).expect("good");
+        for ShownSetting { key, source, .. } in loaded.shown() {
+            assert!(source.starts_with("file "), "{key} is missing");
+        }
+        let Config { store, access_file, tls_cert, tls_key, .. } = loaded.config.clone();
+        assert!(store.is_some() && access_file.is_some() && tls_cert.is_some());
+        let without_default = Config { store, access_file, tls_cert, tls_key, ..Config::default() };
+        assert_eq!(loaded.config, without_default);
+    }
+
+    #[test]
+    fn the_systemd_unit_sets_what_is_there() {
+        let unit = include_str!("../../deploy/receiptd.service");
+        let of = |name: &str| -> Vec<&str> {
+            let lines = unit.lines().map(|line| line.trim_start_matches('#'));
+            lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
+        };
+        let pairs: Vec<_> =
+            of("Environment").iter().filter_map(|pair| pair.split_once('=')).collect();
+        assert!(pairs.iter().any(|(name, _)| *name == "RECEIPTD_ACCESS_FILE"));
+        load(&json!({}), variables(&pairs), None).expect("known settings");
+        let credentials = of("LoadCredential");
+        for (name, value) in pairs {
+            let shown = value.strip_prefix("%d/").expect("a file that the service may read");
+            let loads = |it: &&str| it.starts_with(&format!("{shown}:/etc/receiptd/"));
+            assert!(credentials.iter().any(loads), "{name}: {shown} is not loaded");
+        }
     }
 
     #[test]

@@ -113,18 +113,76 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// The URL without its password, and without its parameters, which may hold one too.
+/// What stands where something may be secret.
+const HIDDEN: &str = "***";
+
+/// Parameters whose values are shown: none of them is a secret, and each of them may be why a
+/// connection fails. Any other value is hidden, also that of a parameter which nobody knows.
+const SHOWN_PARAMETERS: [&str; 17] = [
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "port",
+    "sslmode",
+    "sslnegotiation",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// The URL without what may be secret: the password, and the values of unknown parameters.
 fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let place = match rest.rsplit_once('@') {
-        Some((user, place)) => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{user}@{place}")
-        }
-        None => rest.to_owned(),
+    let shown = shown_place(rest).unwrap_or_else(|| HIDDEN.to_owned());
+    format!("{scheme}://{shown}")
+}
+
+/// `None` where it cannot be told which part is the password: somebody did not escape it.
+fn shown_place(rest: &str) -> Option<String> {
+    // The driver takes all before the first `@` for user and password, whatever it holds.
+    let (credentials, rest) = match rest.split_once('@') {
+        Some((credentials, rest)) => (Some(credentials), rest),
+        None => (None, rest),
     };
-    format!("{scheme}://{place}")
+    let (place, parameters) = match rest.split_once('?') {
+        Some((place, parameters)) => (place, Some(parameters)),
+        None => (rest, None),
+    };
+    if credentials.is_some_and(|it| it.contains(['/', '?']))
+        || parameters.is_some_and(|it| it.contains('@'))
+    {
+        return None;
+    }
+    let mut shown = String::new();
+    if let Some(credentials) = credentials {
+        shown.push_str(&match credentials.split_once(':') {
+            Some((user, _)) => format!("{user}:{HIDDEN}@"),
+            None => format!("{credentials}@"),
+        });
+    }
+    // A password with an `@` reaches to the last one.
+    shown.push_str(place.rsplit_once('@').map_or(place, |(_, place)| place));
+    if let Some(parameters) = parameters {
+        let parameters: Vec<String> = parameters.split('&').map(redacted_parameter).collect();
+        shown.push_str(&format!("?{}", parameters.join("&")));
+    }
+    Some(shown)
+}
+
+fn redacted_parameter(parameter: &str) -> String {
+    match parameter.split_once('=') {
+        Some((name, _)) if SHOWN_PARAMETERS.contains(&name) => parameter.to_owned(),
+        Some((name, _)) => format!("{name}={HIDDEN}"),
+        None => HIDDEN.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -132,15 +190,43 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_else_is_shown() {
+        for (url, shown) in [
+            (
+                "postgres://app:canary@db:5432/receipts?sslmode=require&connect_timeout=5",
+                "postgres://app:***@db:5432/receipts?sslmode=require&connect_timeout=5",
+            ),
+            (
+                "postgres://db/receipts?user=app&password=canary",
+                "postgres://db/receipts?user=app&password=***",
+            ),
+            ("postgres://app@one,two/receipts", "postgres://app@one,two/receipts"),
+            ("sqlite:/var/lib/a?b", "sqlite:/var/lib/a?b"),
+        ] {
+            let parsed: StoreUrl = url.parse().expect("valid");
+            assert_eq!(parsed.to_string(), shown);
+        }
+    }
+
+    #[test]
     fn a_password_is_never_shown() {
         for url in [
             "postgres://app:canary@db:5432/receipts",
             "postgres://app:ca@nary@db/receipts",
             "postgresql://app@db/receipts?password=canary&sslmode=require",
+            "postgres://app:can#nary@db/receipts",
+            "postgres://app:can@n/nary@db/receipts",
+            "postgres://app@db/receipts?pass%77ord=canary",
+            "postgres://app@db/receipts?canary",
+            "postgres://app:can?nary@db/receipts",
+            "postgres://app:can/nary@db/receipts?sslmode=require",
+            "postgres://app:can@n?nary@db/receipts",
+            "postgres://db/receipts?user=app&password=can@nary",
         ] {
             let parsed: StoreUrl = url.parse().expect("valid");
             for text in [parsed.to_string(), format!("{parsed:?}")] {
-                assert!(!text.contains("nary") && text.contains("@db"), "{text}");
+                assert!(!text.contains("can") && !text.contains("nary"), "{text}");
+                assert!(text.contains("@db") || text.contains("://***"), "{text}");
             }
             assert_eq!(String::from(parsed), url);
         }

@@ -6,10 +6,10 @@
 
 mod next_step;
 
-pub use next_step::{Recovery, RecoveryAction};
+pub use next_step::{Asked, Recovery, RecoveryAction};
 
 use super::{
-    ids::{Invalid, OperationId, Span, Timestamp},
+    ids::{Invalid, Span, Timestamp},
     intent::IntentPart,
     lock::Lock,
     standing::Standing,
@@ -367,9 +367,12 @@ impl Refusal {
             Refusal::CommitUnknown => {
                 "the store's answer to the commit was lost; look up the same id".to_owned()
             }
-            Refusal::NoAnswerYet { .. } => {
+            Refusal::NoAnswerYet { outcome: RefusalOutcome::Unknown } => {
                 "the caller's time is up, and there is no answer yet; what was asked for goes on"
                     .to_owned()
+            }
+            Refusal::NoAnswerYet { outcome: RefusalOutcome::NoEffect } => {
+                "the caller's time is up, and there is no answer yet".to_owned()
             }
             Refusal::Internal => "a fault of the service, before any effect".to_owned(),
             Refusal::CredentialsMissing => {
@@ -417,37 +420,5 @@ impl Refusal {
             | Refusal::CredentialsInvalid
             | Refusal::PermissionMissing { .. } => RecoveryAction::RequestAccess,
         }
-    }
-
-    /// The next step, with a sentence that names the operation where there is one.
-    pub fn recovery_for(&self, id: Option<&OperationId>) -> Recovery {
-        let action = self.recovery();
-        let named = id.map_or_else(|| "The call".to_owned(), |id| format!("Operation {id}"));
-        let known = match self.outcome() {
-            RefusalOutcome::NoEffect => "had no effect through this call",
-            RefusalOutcome::Unknown => "has an outcome that is not known to you",
-        };
-        let next = match action {
-            RecoveryAction::ShowResult => "Show the result.",
-            RecoveryAction::Wait if *self == Refusal::StreamSuperseded => {
-                "Do not open it again from two places with one consumer id."
-            }
-            RecoveryAction::Wait if *self == Refusal::StoreEpochChanged => {
-                "Open the stream without a token."
-            }
-            RecoveryAction::Wait => "Wait, then send the same id again.",
-            RecoveryAction::ResubmitSameId if id.is_none() => "Send the same call again.",
-            RecoveryAction::ResubmitSameId => {
-                "Look it up, or send the same submit with the same id again."
-            }
-            RecoveryAction::NewIdSafe => "A new instruction may take a new id.",
-            RecoveryAction::ReadCurrentState => "Read the target as it is now, then decide.",
-            RecoveryAction::Reconcile => "Settle the outcome by evidence.",
-            RecoveryAction::AskHuman => "Ask a person.",
-            RecoveryAction::FixRequest => "Correct the request.",
-            RecoveryAction::RequestAccess => "Ask for access.",
-            RecoveryAction::SlowDown => "Send less, or later.",
-        };
-        Recovery { action, text: format!("{named} {known}: {}. {next}", self.text()) }
     }
 }

@@ -6,7 +6,7 @@ use receiptd::{
         command::{Origin, Reply},
         ids::{OperationId, Timestamp},
         operation::OperationState,
-        refusal::Refusal,
+        refusal::{Asked, Refusal},
     },
 };
 use tonic::Code;
@@ -21,7 +21,8 @@ pub fn applied(reply: Result<Reply, Refusal>) -> Origin {
 
 /// A refusal's code, stable reason, outcome and next step.
 pub fn refused(id: &OperationId, refusal: &Refusal) -> (Code, String, String, String) {
-    let status = Refused::about(id)(refusal.clone()).into_status(Timestamp(0));
+    let refused = Refused::about(id)(refusal.clone());
+    let status = refused.into_status(Asked::Change, Timestamp(0));
     let info = status.get_details_error_info().expect("a reason");
     let value = |key: &str| info.metadata.get(key).cloned().unwrap_or_default();
     assert_eq!(value("operation_id"), id.as_str());

@@ -1,17 +1,16 @@
-//! Identity of the intent: F26, F28, F30.
+//! Identity of the intent: F26, F28 (b with a store that is away: see `outages`), F30.
 
 use receiptd::proto::{
-    BatchSubmitOperationsRequest, GetOperationRequest, Intent, Origin, RejectionReason, Standing,
-    SubmitOperationRequest, batch_submit_result::Result as Outcome, operation::State,
+    GetOperationRequest, Intent, Origin, RejectionReason, Standing,
+    batch_submit_result::Result as Outcome, operation::State,
 };
 use tonic::Code;
 
 use crate::support::{
     answers::{answered, found_receipt, operation, receipt, state_of},
-    client::{Caller, Refused},
+    client::Refused,
     requests::{Identity, expecting},
     stores::{TestStore, on_both_stores},
-    within,
 };
 
 on_both_stores!(
@@ -20,14 +19,6 @@ on_both_stores!(
     f28_a_refusal_never_occupies_the_id,
     f30_a_bad_id_never_switches_protection_off,
 );
-
-async fn batch(caller: &Caller, requests: Vec<SubmitOperationRequest>) -> Vec<Outcome> {
-    let mut client = caller.operations.clone();
-    let request = BatchSubmitOperationsRequest { requests };
-    let answer = within("a batch", client.batch_submit_operations(request)).await;
-    let results = answer.expect("a batch is answered").into_inner().results;
-    results.into_iter().map(|result| result.result.expect("an outcome")).collect()
-}
 
 async fn f26_same_id_any_other_intent_in_a_batch_too(store: TestStore) {
     let server = store.serve(&[]);
@@ -53,7 +44,7 @@ async fn f26_same_id_any_other_intent_in_a_batch_too(store: TestStore) {
         request.clone(),
     ];
     let expected = ["action", "", "target", "expected_revision", "arguments", ""];
-    let outcomes = batch(&caller, requests).await;
+    let outcomes = caller.submit_together(requests).await;
     assert_eq!(outcomes.len(), expected.len());
     for (outcome, part) in outcomes.iter().zip(expected) {
         match outcome {
@@ -86,7 +77,7 @@ async fn f28_a_rejection_is_remembered_and_replayed(store: TestStore) {
     assert_eq!(reason, RejectionReason::RevisionMismatch);
 
     let again = caller.submitted(request.clone()).await;
-    let Outcome::Response(in_batch) = batch(&caller, vec![request]).await.remove(0) else {
+    let Outcome::Response(in_batch) = caller.submit_together(vec![request]).await.remove(0) else {
         panic!("a business outcome is never an error");
     };
     for replay in [&again, &in_batch] {

@@ -1,4 +1,5 @@
-//! Queues that must not jam, and sweeping: F16, F18, F40.
+//! Queues that must not jam, and sweeping: F16, F18, F40 (with a restart of the database: see
+//! `sweeping`).
 
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::io::ErrorKind;
+
 use support::{
     background,
     pattern::{COMMIT_ASKED, COMMIT_DONE, Found, find},
-    postgres::postgres,
+    postgres::{own_postgres, postgres},
     proxy::{Direction, Mode, Proxy},
     within,
 };
@@ -102,4 +104,24 @@ async fn a_commit_whose_answer_is_lost_is_there() {
     let count: i64 =
         own.query_one("SELECT count(*) FROM effect", &[]).await.expect("a count").get(0);
     assert_eq!(count, 1, "and the effect is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_stopped_refuses_and_comes_back_with_what_was_durable() {
+    let Some(server) = tokio::task::block_in_place(own_postgres) else { return };
+    let database = server.fresh_database().await;
+    let before = server.connect(&database).await;
+    before.batch_execute("CREATE TABLE effect AS SELECT 1").await.expect("a table");
+    before.batch_execute("BEGIN; INSERT INTO effect SELECT 2").await.expect("not committed");
+
+    tokio::task::block_in_place(|| server.stop());
+    before.batch_execute("COMMIT").await.expect_err("the session is gone");
+    let refused = TcpStream::connect(("127.0.0.1", server.port())).await;
+    assert_eq!(refused.expect_err("nobody listens").kind(), ErrorKind::ConnectionRefused);
+
+    tokio::task::block_in_place(|| server.start_again());
+    let after = server.connect(&database).await;
+    let count: i64 =
+        after.query_one("SELECT count(*) FROM effect", &[]).await.expect("a count").get(0);
+    assert_eq!(count, 1, "what was committed, and nothing else");
 }

@@ -149,6 +149,83 @@ async fn a_refusal_names_the_operation_wherever_the_request_did() {
     assert_eq!(error.metadata.get("operation_id").map(String::as_str), Some(id));
 }
 
+/// The sentence for people.
+fn sentence(refused: &tonic::Status) -> String {
+    refused.get_details_localized_message().expect("a sentence").message
+}
+
+#[tokio::test]
+async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
+    use proto::{
+        admin_service_client::AdminServiceClient, document_service_client::DocumentServiceClient,
+    };
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
+    let mut documents = DocumentServiceClient::new(channel(&hosted).await);
+    let mut admin = AdminServiceClient::new(channel(&hosted).await);
+    let no_mint_time = || "op-1".to_owned();
+    let get = proto::GetOperationRequest { operation_id: no_mint_time(), mint_time: None };
+    let gets = proto::BatchGetOperationsRequest { requests: vec![get.clone()] };
+    let watch = proto::WatchOperationRequest { operation_id: no_mint_time(), mint_time: None };
+    let absent = proto::WatchOperationRequest { operation_id: fresh_id(), mint_time: None };
+    let events =
+        proto::ListOperationEventsRequest { operation_id: no_mint_time(), ..<_>::default() };
+    let list = proto::ListOperationsRequest { page_size: -1, ..<_>::default() };
+    let digest = proto::ComputeIntentDigestRequest { intent: None };
+    let stream = proto::StreamDeliveriesRequest { window: -1, ..<_>::default() };
+    let deliveries = proto::ListDeliveriesRequest { inbox: "absent".into(), ..<_>::default() };
+    let inbox = proto::GetInboxRequest { inbox: "absent".into() };
+    let list_inboxes = proto::ListInboxesRequest { page_size: -1, ..<_>::default() };
+    let document = proto::GetDocumentRequest { target: "absent".into() };
+    let list_documents = proto::ListDocumentsRequest { page_size: -1, ..<_>::default() };
+    let locks = proto::ListLocksRequest { page_size: -1, ..<_>::default() };
+    for (read, asked) in [
+        ("GetOperation", operations.get_operation(get).await.map(drop)),
+        ("BatchGetOperations", operations.batch_get_operations(gets).await.map(drop)),
+        ("WatchOperation", operations.watch_operation(watch).await.map(drop)),
+        ("WatchOperation, absent", operations.watch_operation(absent).await.map(drop)),
+        ("ListOperationEvents", operations.list_operation_events(events).await.map(drop)),
+        ("ListOperations", operations.list_operations(list).await.map(drop)),
+        ("ComputeIntentDigest", operations.compute_intent_digest(digest).await.map(drop)),
+        ("StreamDeliveries", inboxes.stream_deliveries(stream).await.map(drop)),
+        ("ListDeliveries", inboxes.list_deliveries(deliveries).await.map(drop)),
+        ("GetInbox", inboxes.get_inbox(inbox).await.map(drop)),
+        ("ListInboxes", inboxes.list_inboxes(list_inboxes).await.map(drop)),
+        ("GetDocument", documents.get_document(document).await.map(drop)),
+        ("ListDocuments", documents.list_documents(list_documents).await.map(drop)),
+        ("ListLocks", admin.list_locks(locks).await.map(drop)),
+    ] {
+        let sentence = sentence(&asked.expect_err(read));
+        let begins = ["The call has no answer: ", "Nothing can be told of operation "];
+        assert!(begins.iter().any(|begin| sentence.starts_with(begin)), "{read}: {sentence}");
+        assert!(!sentence.contains("effect"), "{read}: {sentence}");
+    }
+    let change = operations.submit_operation(append("op-1", "notes/a")).await;
+    let change = sentence(&change.expect_err("no mint time"));
+    assert!(change.starts_with("Operation op-1 had no effect through this call: "), "{change}");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_says_so() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut inboxes = InboxServiceClient::new(channel(&hosted).await);
+    let open = proto::StreamDeliveriesRequest { consumer_id: "one".into(), ..<_>::default() };
+    let first = inboxes.stream_deliveries(open.clone()).await.expect("opens");
+    let mut first = first.into_inner();
+    first.message().await.expect("a frame").expect("opened");
+    let _second = inboxes.stream_deliveries(open).await.expect("opens");
+    let ended = loop {
+        match first.message().await {
+            Ok(frame) => assert!(frame.is_some(), "the first stream ends with an error"),
+            Err(ended) => break ended,
+        }
+    };
+    let sentence = sentence(&ended);
+    assert!(sentence.starts_with("The stream has ended: a newer stream of the same"), "{sentence}");
+    assert!(!sentence.contains("effect"), "{sentence}");
+}
+
 #[tokio::test]
 async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
     let hosted = host(Access::Local, Config::default()).await;

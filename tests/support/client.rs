@@ -2,13 +2,13 @@
 //!
 //! What must stay true: no retries and no memory of its own; a test sees every answer as sent.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use receiptd::proto::{
     AckDeliveriesRequest, AckOutcome, AckTarget, BatchSubmitOperationsRequest, DeliveredResult,
     Document, GetDocumentRequest, GetInboxRequest, GetOperationResponse, Inbox,
     ListOperationEventsRequest, OperationEvent, OperationEventKind, StreamDeliveriesRequest,
-    StreamDeliveriesResponse, SubmitOperationRequest, SubmitOperationResponse,
+    StreamDeliveriesResponse, SubmitError, SubmitOperationRequest, SubmitOperationResponse,
     admin_service_client::AdminServiceClient, batch_submit_result,
     document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
     operation_service_client::OperationServiceClient, stream_deliveries_response::Frame,
@@ -111,17 +111,24 @@ impl Caller {
         &self,
         requests: Vec<SubmitOperationRequest>,
     ) -> Vec<SubmitOperationResponse> {
+        let outcomes = self.submit_together(requests).await;
+        let answered = outcomes.into_iter().map(|item| match item {
+            batch_submit_result::Result::Response(response) => response,
+            other => panic!("a submit of the batch failed: {other:?}"),
+        });
+        answered.collect()
+    }
+
+    /// Submits a batch of at most a hundred, each with an outcome of its own.
+    pub async fn submit_together(
+        &self,
+        requests: Vec<SubmitOperationRequest>,
+    ) -> Vec<batch_submit_result::Result> {
         let mut client = self.operations.clone();
         let batch = BatchSubmitOperationsRequest { requests };
         let answer = within("a batch", client.batch_submit_operations(batch)).await;
         let results = answer.expect("the batch is answered").into_inner().results;
-        results
-            .into_iter()
-            .map(|item| match item.result {
-                Some(batch_submit_result::Result::Response(response)) => response,
-                other => panic!("a submit of the batch failed: {other:?}"),
-            })
-            .collect()
+        results.into_iter().map(|item| item.result.expect("an outcome")).collect()
     }
 
     /// Submits once; must be refused.
@@ -336,6 +343,8 @@ pub struct Refused {
     pub reason: String,
     /// `operation_id`, `outcome`, `recovery` and more.
     pub metadata: HashMap<String, String>,
+    /// When to come back, where the answer says so.
+    pub retry_delay: Option<Duration>,
     /// For people.
     pub message: String,
 }
@@ -346,7 +355,21 @@ impl Refused {
         let info = status.get_details_error_info();
         let ours = info.filter(|info| info.domain == "receiptd");
         let (reason, metadata) = ours.map(|info| (info.reason, info.metadata)).unwrap_or_default();
-        Refused { code: status.code(), reason, metadata, message: status.message().to_owned() }
+        let retry_delay = status.get_details_retry_info().and_then(|retry| retry.retry_delay);
+        let message = status.message().to_owned();
+        Refused { code: status.code(), reason, metadata, retry_delay, message }
+    }
+
+    /// The refusal of one item of a batch.
+    pub fn of_item(error: &SubmitError) -> Refused {
+        let retry_delay = error.retry_delay.and_then(|delay| Duration::try_from(delay).ok());
+        Refused {
+            code: Code::from_i32(error.code),
+            reason: error.reason.clone(),
+            metadata: error.metadata.clone().into_iter().collect(),
+            retry_delay,
+            message: error.message.clone(),
+        }
     }
 
     /// One value of the metadata; empty where it is absent.

@@ -1,7 +1,9 @@
-//! A PostgreSQL of the test run's own: one per test binary, a fresh database per test.
+//! A PostgreSQL of the test run's own: one per test binary, a fresh database per test; and one of a
+//! test's own for a test that stops it.
 //!
 //! What must stay true: no server of the machine is used or expected. The data directory is
-//! temporary, the port is free, and the server ends with the test process. Settings that make
+//! temporary, the port is free, and the server ends with the test process. A server that was
+//! stopped starts again on the same directory and port. Settings that make
 //! commits durable stay on, since the service refuses to run without them. This file needs nothing
 //! of the other support but its own child process, so that a test can take it alone.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of this")]
@@ -16,12 +18,13 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
-        OnceLock,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
@@ -30,13 +33,24 @@ use process::Owned;
 /// Set to `1`, an absent PostgreSQL is a failure and not a skip.
 pub const REQUIRE: &str = "RECEIPTD_REQUIRE_POSTGRES";
 
+/// How long a server may take to start, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running server.
 pub struct Postgres {
     port: u16,
-    directory: PathBuf,
+    installed: Installed,
     databases: AtomicU64,
-    // Never dropped, since it lives in a static: the watchdog ends it and removes its directory.
-    _process: Owned,
+    // Never dropped, since each lives as long as the test run: the watchdog ends it and removes
+    // its directory.
+    process: Mutex<Owned>,
+}
+
+/// What a server is started from.
+struct Installed {
+    binaries: PathBuf,
+    user: Option<(u32, u32)>,
+    directory: PathBuf,
 }
 
 /// The URL of an empty database of the test's own; `None` where PostgreSQL is not installed.
@@ -50,6 +64,12 @@ pub async fn fresh_database() -> Option<String> {
 pub fn postgres() -> Option<&'static Postgres> {
     static SERVER: OnceLock<Option<Postgres>> = OnceLock::new();
     SERVER.get_or_init(start).as_ref()
+}
+
+/// A server for one test, which may stop it; `None` where none is installed. It lives as long as
+/// the test run, as the shared one does.
+pub fn own_postgres() -> Option<&'static Postgres> {
+    start().map(|server| &*Box::leak(Box::new(server)))
 }
 
 impl Postgres {
@@ -74,7 +94,38 @@ impl Postgres {
 
     /// What the server has written to its log so far: deadlocks with their statements, for one.
     pub fn log(&self) -> String {
-        log(&self.directory)
+        log(&self.installed.directory)
+    }
+
+    /// Stops it as `pg_ctl stop --mode=immediate` does: sessions end in the middle of what they
+    /// do, nothing is written any more. Returns when the server is gone and its port refuses.
+    pub fn stop(&self) {
+        let mut process = self.process();
+        process.signal(Signal::QUIT);
+        process.wait(PATIENCE).expect("it ends soon after SIGQUIT");
+    }
+
+    /// Starts it again with what it had made durable. Returns when it takes connections.
+    pub fn start_again(&self) {
+        let start = Instant::now();
+        loop {
+            // A connection that somebody makes may have the port for a moment.
+            match launch(&self.installed, self.port) {
+                Some(process) => {
+                    *self.process() = process;
+                    return;
+                }
+                None if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                None => panic!("PostgreSQL does not start again:\n{}", self.log()),
+            }
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Owned> {
+        // A test that failed while it held the process leaves it as it is.
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection of the test's own.
@@ -102,14 +153,22 @@ fn start() -> Option<Postgres> {
         chown(directory.path(), Some(uid), Some(gid)).expect("root may change an owner");
     }
     let directory = directory.keep();
-    initialise(&binaries, user, &directory);
+    let installed = Installed { binaries, user, directory };
+    initialise(&installed);
     // The port is free now; another process could still take it before the server does.
     for _ in 0..5 {
-        if let Some(server) = launch(&binaries, user, &directory) {
-            return Some(server);
+        let port = free_port();
+        if let Some(process) = launch(&installed, port) {
+            let (databases, process) = (AtomicU64::new(0), Mutex::new(process));
+            return Some(Postgres { port, installed, databases, process });
         }
     }
-    panic!("PostgreSQL does not start:\n{}", log(&directory));
+    panic!("PostgreSQL does not start:\n{}", log(&installed.directory));
+}
+
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    free.local_addr().expect("a bound port").port()
 }
 
 /// The newest installation's binaries.
@@ -162,8 +221,9 @@ fn command(program: &Path, user: Option<(u32, u32)>) -> Command {
     command
 }
 
-fn initialise(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) {
-    let output = command(&binaries.join("initdb"), user)
+fn initialise(installed: &Installed) {
+    let Installed { binaries, user, directory } = installed;
+    let output = command(&binaries.join("initdb"), *user)
         .args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"])
         .args(["--no-sync", "--pgdata"])
         .arg(directory.join("data"))
@@ -175,12 +235,11 @@ fn initialise(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) {
     assert!(output.status.success(), "initdb failed:\n{text}");
 }
 
-fn launch(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) -> Option<Postgres> {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = free.local_addr().expect("a bound port").port();
-    drop(free);
+/// Starts the server and waits until it takes connections; `None` when it ends instead.
+fn launch(installed: &Installed, port: u16) -> Option<Owned> {
+    let Installed { binaries, user, directory } = installed;
     let output = File::create(directory.join("log")).expect("a log file");
-    let mut command = command(&binaries.join("postgres"), user);
+    let mut command = command(&binaries.join("postgres"), *user);
     command
         .arg("-D")
         .arg(directory.join("data"))
@@ -194,17 +253,11 @@ fn launch(binaries: &Path, user: Option<(u32, u32)>, directory: &Path) -> Option
     let mut process = Owned::start(&mut command, "QUIT", Some(directory));
     let start = Instant::now();
     while process.ended().is_none() {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "PostgreSQL does not answer:\n{}",
-            log(directory)
-        );
+        assert!(start.elapsed() < PATIENCE, "PostgreSQL does not answer:\n{}", log(directory));
         if TcpStream::connect(("127.0.0.1", port)).is_ok()
             && log(directory).contains("ready to accept connections")
         {
-            let directory = directory.to_owned();
-            let databases = AtomicU64::new(0);
-            return Some(Postgres { port, directory, databases, _process: process });
+            return Some(process);
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -1,9 +1,11 @@
-//! One test, both stores.
+//! One test, both stores, and how each of them goes away for a while.
 
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::{
-    postgres::{Postgres, postgres},
+    BOUND,
+    postgres::{Postgres, own_postgres, postgres},
     server::Server,
 };
 
@@ -29,6 +31,31 @@ impl TestStore {
         Some(TestStore::Postgres(server, database))
     }
 
+    /// A fresh database on a server of the test's own, which the test may take away.
+    pub async fn own_postgres() -> Option<TestStore> {
+        let server = tokio::task::block_in_place(own_postgres)?;
+        let database = server.fresh_database().await;
+        Some(TestStore::Postgres(server, database))
+    }
+
+    /// Takes the store away: the database server is stopped, or somebody else has locked the
+    /// embedded file. Returns when nothing can be written any more.
+    pub fn take_away(&self) -> Outage {
+        tokio::task::block_in_place(|| match self {
+            TestStore::Sqlite(directory) => {
+                let file = directory.path().join("receiptd.db");
+                let other = Connection::open(file).expect("the store is a plain file");
+                other.busy_timeout(BOUND).expect("a setting of this connection");
+                other.execute_batch("BEGIN EXCLUSIVE").expect("the lock, between two batches");
+                Outage::Locked(other)
+            }
+            TestStore::Postgres(server, _) => {
+                server.stop();
+                Outage::Stopped(server)
+            }
+        })
+    }
+
     /// What `--store` takes.
     pub fn url(&self) -> String {
         match self {
@@ -46,9 +73,34 @@ impl TestStore {
     }
 }
 
+/// A store that is away.
+pub enum Outage {
+    /// The embedded file, locked by this connection.
+    Locked(Connection),
+    /// The server, which does not run.
+    Stopped(&'static Postgres),
+}
+
+impl Outage {
+    /// The store is there again, when this returns.
+    pub fn end(self) {
+        tokio::task::block_in_place(|| match self {
+            Outage::Locked(other) => other.execute_batch("ROLLBACK").expect("released"),
+            Outage::Stopped(server) => server.start_again(),
+        });
+    }
+}
+
 /// Makes two tests, `name::sqlite` and `name::postgres`, of each `async fn name(store: TestStore)`.
+/// Those after `alone:` may take their store away.
 macro_rules! on_both_stores {
     ($($name:ident),+ $(,)?) => {
+        on_both_stores!(postgres: $($name),+);
+    };
+    (alone: $($name:ident),+ $(,)?) => {
+        on_both_stores!(own_postgres: $($name),+);
+    };
+    ($postgres:ident: $($name:ident),+) => {
         $(mod $name {
             use crate::support::stores::TestStore;
 
@@ -59,7 +111,7 @@ macro_rules! on_both_stores {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
-                if let Some(store) = TestStore::postgres().await {
+                if let Some(store) = TestStore::$postgres().await {
                     super::$name(store).await;
                 }
             }

@@ -1,109 +1,67 @@
 //! Tools that strangers bring: buf and an old grpcurl against `receiptd dev`, without any file of
 //! the protocol at hand. Skipped aloud where the tools are not there; tests/run fetches them.
+//!
+//! What must stay true: both play the same table, and the table has a row for each method that the
+//! server's reflection lists, and no other.
 
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{
-    net::SocketAddr,
-    process::{Command, Stdio},
-};
+mod calls;
+mod tool;
 
-use serde_json::{Value, json};
-use support::{requests::Identity, server::Server};
+use std::collections::BTreeSet;
 
-/// Arguments as protobuf's JSON wants bytes: base64 of `{"line":"x"}`.
-const ARGUMENTS: &str = "eyJsaW5lIjoieCJ9";
+use calls::{Call, calls};
+use serde_json::Value;
+use support::server::Server;
+use tool::{Kind, Tool};
 
-const SERVICES: [&str; 4] = [
-    "receiptd.v1.AdminService",
-    "receiptd.v1.DocumentService",
-    "receiptd.v1.InboxService",
-    "receiptd.v1.OperationService",
-];
-
-/// The tool's path, from the variable that tests/run sets.
-fn tool(variable: &str) -> Option<String> {
-    let path = std::env::var(variable).ok();
-    if path.is_none() {
-        eprintln!("SKIPPED ({variable} is not set): tests/run fetches the tool and sets it");
+/// Lists, compares with the table both ways, and plays it.
+fn lists_and_calls(tool: &Tool) {
+    let services = tool.services();
+    assert!(services.contains("grpc.health.v1.Health"), "{services:?}");
+    let calls = calls();
+    let rows: BTreeSet<String> = calls.iter().map(|call| call.method.to_owned()).collect();
+    let listed = tool.methods();
+    let without_row: Vec<_> = listed.difference(&rows).collect();
+    let not_listed: Vec<_> = rows.difference(&listed).collect();
+    assert!(
+        without_row.is_empty() && not_listed.is_empty(),
+        "methods without a row in tests/tools/calls.rs: {without_row:?}; rows of methods that \
+         reflection does not list: {not_listed:?}"
+    );
+    for Call { method, request, ends, found } in calls {
+        let messages = Value::Array(tool.call(method, &request, ends));
+        for (pointer, expected) in found {
+            let there = messages.pointer(pointer);
+            assert_eq!(there, Some(&expected), "{method} {pointer} in {messages:#}");
+        }
     }
-    path
-}
-
-/// Runs a tool for at most half a minute; it must succeed.
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new("timeout")
-        .args(["30", program])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("timeout is there");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}:\n{text}\n{errors}");
-    text
-}
-
-fn submit_body(id: &str) -> String {
-    let intent = json!({ "action": "document.append", "target": "d1", "arguments": ARGUMENTS });
-    json!({ "operationId": id, "intent": intent }).to_string()
-}
-
-fn applied(answer: &str) -> Value {
-    let answer: Value = serde_json::from_str(answer).expect("JSON");
-    assert_eq!(answer["operation"]["state"], "STATE_APPLIED");
-    answer
 }
 
 #[test]
-fn buf_lists_describes_and_calls() {
-    let Some(buf) = tool("RECEIPTD_TEST_BUF") else { return };
+fn buf_lists_and_calls_every_method() {
     let server = Server::dev(&[]);
-    let url = |path: &str| format!("http://{}{path}", server.address());
-    let curl = |arguments: &[&str]| {
-        run(&buf, &[&["curl", "--protocol", "grpc", "--http2-prior-knowledge"], arguments].concat())
-    };
-    let listed = curl(&["--list-services", &url("")]);
-    for service in SERVICES.iter().chain(&["grpc.health.v1.Health"]) {
-        assert!(listed.contains(service), "{service} in {listed}");
+    if let Some(buf) = Tool::find(Kind::Buf, server.address()) {
+        lists_and_calls(&buf);
     }
-    let methods = curl(&["--list-methods", &url("")]);
-    assert!(methods.contains("receiptd.v1.OperationService/SubmitOperation"), "{methods}");
-
-    let id = Identity::fresh().id;
-    let path = url("/receiptd.v1.OperationService/SubmitOperation");
-    let first = applied(&curl(&["--data", &submit_body(&id), &path]));
-    let again = applied(&curl(&["--data", &submit_body(&id), &path]));
-    assert_eq!(first["origin"], "ORIGIN_EXECUTED");
-    assert_eq!(again["origin"], "ORIGIN_REPLAYED");
-    assert_eq!(first["operation"]["receipt"], again["operation"]["receipt"]);
 }
 
 #[test]
-fn an_old_grpcurl_lists_describes_and_calls() {
-    let Some(grpcurl) = tool("RECEIPTD_TEST_GRPCURL") else { return };
+fn an_old_grpcurl_lists_describes_and_calls_every_method() {
     let server = Server::dev(&[]);
-    let address: SocketAddr = server.address();
-    let address = address.to_string();
-    let listed = run(&grpcurl, &["-plaintext", &address, "list"]);
-    for service in SERVICES {
-        assert!(listed.contains(service), "{service} in {listed}");
+    let Some(grpcurl) = Tool::find(Kind::Grpcurl, server.address()) else { return };
+    lists_and_calls(&grpcurl);
+    for method in grpcurl.methods() {
+        let (_, name) = method.split_once('/').expect("package.Service/Method");
+        let described = grpcurl.describe(&method.replace('/', "."));
+        let signature = described.lines().find(|line| line.starts_with(&format!("rpc {name} (")));
+        let signature = signature.unwrap_or_else(|| panic!("{method}: {described}"));
+        for message in signature.split(['(', ')']).skip(1).step_by(2) {
+            let message = message.trim().trim_start_matches("stream ").trim_start_matches('.');
+            let described = grpcurl.describe(message);
+            assert!(described.contains(&format!("{message} is a message")), "{described}");
+        }
     }
-    let described =
-        run(&grpcurl, &["-plaintext", &address, "describe", "receiptd.v1.OperationService"]);
-    assert!(described.contains("rpc SubmitOperation"), "{described}");
-
-    let id = Identity::fresh().id;
-    let call = |method: &str, body: &str| {
-        run(&grpcurl, &["-plaintext", "-max-time", "20", "-d", body, &address, method])
-    };
-    let submit = "receiptd.v1.OperationService/SubmitOperation";
-    assert_eq!(applied(&call(submit, &submit_body(&id)))["origin"], "ORIGIN_EXECUTED");
-    let look_up = json!({ "operationId": id }).to_string();
-    let read = applied(&call("receiptd.v1.OperationService/GetOperation", &look_up));
-    assert_eq!(read["standing"], "STANDING_RECORDED");
-    let ack = json!({ "deliveries": [{ "inbox": "default", "sequence": "1" }] }).to_string();
-    let acked = call("receiptd.v1.InboxService/AckDeliveries", &ack);
-    assert!(acked.contains("ACK_OUTCOME_ACKED"), "{acked}");
 }

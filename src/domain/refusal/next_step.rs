@@ -1,4 +1,10 @@
 //! The next step of whoever got an answer or a refusal.
+//!
+//! What must stay true: a sentence speaks of an effect only where one was asked for, and proposes
+//! a submit only where one would help.
+
+use super::{Refusal, RefusalOutcome};
+use crate::domain::ids::OperationId;
 
 /// The one safe next step (contract section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,4 +56,75 @@ pub struct Recovery {
     pub action: RecoveryAction,
     /// For people.
     pub text: String,
+}
+
+/// What a refused call asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A change.
+    Change,
+    /// To be told something, also by a stream that did not begin.
+    Read,
+    /// More of a stream that had begun.
+    Stream,
+}
+
+impl Refusal {
+    /// The next step, with a sentence that names the operation where there is one.
+    pub fn recovery_for(&self, id: Option<&OperationId>, asked: Asked) -> Recovery {
+        let known = match (asked, self.outcome(), id) {
+            (Asked::Change, RefusalOutcome::NoEffect, Some(id)) => {
+                format!("Operation {id} had no effect through this call")
+            }
+            (Asked::Change, RefusalOutcome::NoEffect, None) => "The call had no effect".to_owned(),
+            (Asked::Change, RefusalOutcome::Unknown, Some(id)) => {
+                format!("Operation {id} has an outcome that is not known to you")
+            }
+            (Asked::Change, RefusalOutcome::Unknown, None) => {
+                "The call has an outcome that is not known to you".to_owned()
+            }
+            (Asked::Read, _, Some(id)) => format!("Nothing can be told of operation {id}"),
+            (Asked::Read, _, None) => "The call has no answer".to_owned(),
+            (Asked::Stream, _, Some(id)) => format!("The stream of operation {id} has ended"),
+            (Asked::Stream, _, None) => "The stream has ended".to_owned(),
+        };
+        let text = format!("{known}: {}. {}", self.text(), self.next_sentence(id, asked));
+        Recovery { action: self.recovery(), text }
+    }
+
+    fn next_sentence(&self, id: Option<&OperationId>, asked: Asked) -> &'static str {
+        let is_absent = matches!(self, Refusal::NoSuchOperation { .. });
+        match (self.recovery(), asked) {
+            (RecoveryAction::ShowResult, _) => "Show the result.",
+            (RecoveryAction::Wait, _) if *self == Refusal::StreamSuperseded => {
+                "Do not open it again from two places with one consumer id."
+            }
+            (RecoveryAction::Wait, _) if *self == Refusal::StoreEpochChanged => {
+                "Open the stream without a token."
+            }
+            (RecoveryAction::Wait, Asked::Change) => "Wait, then send the same id again.",
+            (RecoveryAction::Wait, Asked::Read | Asked::Stream) => "Wait, then ask again.",
+            (RecoveryAction::ResubmitSameId, Asked::Read | Asked::Stream) if is_absent => {
+                "Send the same submit with the same id."
+            }
+            (RecoveryAction::ResubmitSameId, Asked::Stream) => "Open it again.",
+            (RecoveryAction::ResubmitSameId, Asked::Read) => "Send the same call again.",
+            (RecoveryAction::ResubmitSameId, Asked::Change) if id.is_none() => {
+                "Send the same call again."
+            }
+            (RecoveryAction::ResubmitSameId, Asked::Change) => {
+                "Look it up, or send the same submit with the same id again."
+            }
+            (RecoveryAction::NewIdSafe, _) => "A new instruction may take a new id.",
+            (RecoveryAction::ReadCurrentState, _) if *self == Refusal::NoSuchDocument => {
+                "This is how the target is now; decide by that."
+            }
+            (RecoveryAction::ReadCurrentState, _) => "Read the target as it is now, then decide.",
+            (RecoveryAction::Reconcile, _) => "Settle the outcome by evidence.",
+            (RecoveryAction::AskHuman, _) => "Ask a person.",
+            (RecoveryAction::FixRequest, _) => "Correct the request.",
+            (RecoveryAction::RequestAccess, _) => "Ask for access.",
+            (RecoveryAction::SlowDown, _) => "Send less, or later.",
+        }
+    }
 }

@@ -1,0 +1,227 @@
+//! One call of each method, as a row: what is sent, when its answer has ended, and what must stand
+//! in it. The rows are played in this order on a fresh server, and make one story: an append that
+//! holds its target until its result is acked, and a second one that waits behind it.
+
+use serde_json::{Value, json};
+
+use crate::{support::requests::Identity, tool::Ends};
+
+/// A call.
+pub struct Call {
+    /// `package.Service/Method`.
+    pub method: &'static str,
+    /// The request, as protobuf's JSON.
+    pub request: Value,
+    /// When its answer has ended.
+    pub ends: Ends,
+    /// JSON pointers into the list of the answer's messages, and what stands there.
+    pub found: Vec<(&'static str, Value)>,
+}
+
+const TARGET: &str = "notes/tools";
+const INBOX: &str = "tools";
+/// Arguments as protobuf's JSON wants bytes: base64 of `{"line":"x"}`.
+const ARGUMENTS: &str = "eyJsaW5lIjoieCJ9";
+/// The digest of [`intent`], which is the same for ever.
+const DIGEST: &str = "Ba/0hmnQ/cKpWnbwXdLkx7TRoHGs87f+R1ldudxWSeE=";
+
+/// A row: the method, its request, the end of its answer, and what stands in it.
+macro_rules! call {
+    ($method:literal, $request:tt, $ends:expr, { $($pointer:literal: $value:tt),+ $(,)? }) => {
+        Call {
+            method: $method,
+            request: json!($request),
+            ends: $ends,
+            found: vec![$(($pointer, json!($value))),+],
+        }
+    };
+}
+
+/// The calls, with fresh ids.
+pub fn calls() -> Vec<Call> {
+    let (first, second) = (Identity::fresh().id, Identity::fresh().id);
+    let mut calls = health();
+    calls.extend(submits(&first, &second));
+    calls.extend(reads(&first, &second));
+    calls.extend(deliveries(&first));
+    calls.extend(endings(&first, &second));
+    calls
+}
+
+fn health() -> Vec<Call> {
+    let service = "receiptd.v1.OperationService";
+    vec![
+        call!("grpc.health.v1.Health/Check", { "service": service }, Ends::Alone, {
+            "/0/status": "SERVING",
+        }),
+        call!("grpc.health.v1.Health/Watch", { "service": service }, Ends::With("/status"), {
+            "/0/status": "SERVING",
+        }),
+    ]
+}
+
+fn intent() -> Value {
+    json!({
+        "action": "document.append",
+        "target": TARGET,
+        "arguments": ARGUMENTS,
+        "lockMode": "LOCK_MODE_UNTIL_ACKED",
+    })
+}
+
+fn submits(first: &str, second: &str) -> Vec<Call> {
+    let submit = |id: &str| json!({ "operationId": id, "intent": intent(), "inbox": INBOX });
+    let one = submit(first);
+    let again = one.clone();
+    let other = submit(second);
+    vec![
+        call!("receiptd.v1.OperationService/SubmitOperation", one, Ends::Alone, {
+            "/0/origin": "ORIGIN_EXECUTED",
+            "/0/operation/state": "STATE_APPLIED",
+            "/0/operation/receipt/document/resultRevision": "1",
+        }),
+        call!("receiptd.v1.OperationService/SubmitOperation", again, Ends::Alone, {
+            "/0/origin": "ORIGIN_REPLAYED",
+            "/0/operation/receipt/operationId": first,
+            "/0/operation/receipt/document/resultRevision": "1",
+        }),
+        call!(
+            "receiptd.v1.OperationService/BatchSubmitOperations",
+            { "requests": [other] },
+            Ends::Alone,
+            {
+                "/0/results/0/response/operation/state": "STATE_ACCEPTED",
+                "/0/results/0/response/operation/waitingFor/operationId": first,
+                "/0/results/0/response/recovery/action": "RECOVERY_ACTION_WAIT",
+            }
+        ),
+    ]
+}
+
+fn reads(first: &str, second: &str) -> Vec<Call> {
+    let asked = intent();
+    vec![
+        call!("receiptd.v1.OperationService/GetOperation", { "operationId": first }, Ends::Alone, {
+            "/0/standing": "STANDING_RECORDED",
+            "/0/operation/receipt/effectCertainty": "EFFECT_CERTAINTY_COMPLETE",
+            "/0/projection/revision": "1",
+        }),
+        call!(
+            "receiptd.v1.OperationService/BatchGetOperations",
+            { "requests": [{ "operationId": second }, { "operationId": Identity::fresh().id }] },
+            Ends::Alone,
+            {
+                "/0/results/0/operation/state": "STATE_ACCEPTED",
+                "/0/results/1/standing": "STANDING_NOT_ACCEPTED_YET",
+                "/0/results/1/recovery/action": "RECOVERY_ACTION_RESUBMIT_SAME_ID",
+            }
+        ),
+        call!(
+            "receiptd.v1.OperationService/ListOperations",
+            { "unresolvedOnly": true },
+            Ends::Alone,
+            { "/0/operations/0/operation/operationId": second }
+        ),
+        call!(
+            "receiptd.v1.OperationService/WatchOperation",
+            { "operationId": first },
+            Ends::Alone,
+            {
+                "/0/snapshot": true,
+                "/0/operation/state": "STATE_APPLIED",
+                "/0/recovery/action": "RECOVERY_ACTION_SHOW_RESULT",
+            }
+        ),
+        call!(
+            "receiptd.v1.OperationService/WatchOperation",
+            { "operationId": second },
+            Ends::With("/operation"),
+            { "/0/snapshot": true, "/0/operation/waitingFor/target": TARGET }
+        ),
+        call!(
+            "receiptd.v1.OperationService/ListOperationEvents",
+            { "operationId": second },
+            Ends::Alone,
+            {
+                "/0/events/0/kind": "OPERATION_EVENT_KIND_ACCEPTED",
+                "/0/events/0/subject": "local",
+            }
+        ),
+        call!(
+            "receiptd.v1.OperationService/ComputeIntentDigest",
+            { "intent": asked },
+            Ends::Alone,
+            { "/0/intentDigest": DIGEST, "/0/canonicalArguments": ARGUMENTS }
+        ),
+        call!("receiptd.v1.DocumentService/GetDocument", { "target": TARGET }, Ends::Alone, {
+            "/0/document/text": "x\n",
+            "/0/document/revision": "1",
+        }),
+        call!(
+            "receiptd.v1.DocumentService/ListDocuments",
+            { "targetPrefix": "notes/" },
+            Ends::Alone,
+            { "/0/documents/0/target": TARGET, "/0/documents/0/sizeBytes": "2" }
+        ),
+    ]
+}
+
+fn deliveries(first: &str) -> Vec<Call> {
+    vec![
+        call!(
+            "receiptd.v1.InboxService/StreamDeliveries",
+            { "inbox": INBOX, "consumerId": "tool" },
+            Ends::With("/caughtUp"),
+            {
+                "/0/opened/inbox": INBOX,
+                "/0/opened/policy/ackWindow": "900s",
+                "/1/deliveries/results/0/operation/operationId": first,
+                "/1/deliveries/results/0/delivery/sequence": "1",
+            }
+        ),
+        call!("receiptd.v1.InboxService/GetInbox", { "inbox": INBOX }, Ends::Alone, {
+            "/0/inbox/inbox": INBOX,
+            "/0/inbox/reserved": "1",
+            "/0/inbox/lastSequence": "1",
+        }),
+        call!("receiptd.v1.InboxService/ListInboxes", {}, Ends::Alone, {
+            "/0/inboxes/0/inbox": INBOX,
+            "/0/inboxes/0/slots": "1000",
+        }),
+        call!("receiptd.v1.InboxService/ListDeliveries", { "inbox": INBOX }, Ends::Alone, {
+            "/0/deliveries/0/operationId": first,
+        }),
+    ]
+}
+
+/// What changes the story's state comes last, so that every read finds the same.
+fn endings(first: &str, second: &str) -> Vec<Call> {
+    vec![
+        call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
+            "/0/locks/0/target": TARGET,
+            "/0/locks/0/operationId": first,
+            "/0/locks/0/waiting": "1",
+        }),
+        call!(
+            "receiptd.v1.OperationService/CancelOperation",
+            { "operationId": second, "reason": "the tool says so" },
+            Ends::Alone,
+            {
+                "/0/outcome": "CANCEL_OUTCOME_CANCELLED",
+                "/0/operation/state": "STATE_CANCELLED",
+            }
+        ),
+        call!(
+            "receiptd.v1.AdminService/ReleaseLock",
+            { "target": TARGET, "operationId": first, "reason": "the tool says so" },
+            Ends::Alone,
+            { "/0/lock/operationId": first, "/0/lock/lockMode": "LOCK_MODE_UNTIL_ACKED" }
+        ),
+        call!(
+            "receiptd.v1.InboxService/AckDeliveries",
+            { "deliveries": [{ "inbox": INBOX, "sequence": "1" }] },
+            Ends::Alone,
+            { "/0/results/0/outcome": "ACK_OUTCOME_ACKED" }
+        ),
+    ]
+}
