@@ -3,6 +3,8 @@
 //! What must stay true: a waiter registers before it reads; a hint only makes it read again; every
 //! wait ends by outcome, time, shutdown or disconnect.
 
+use std::time::Duration;
+
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -29,6 +31,12 @@ use crate::{
 
 /// Frames that a slow watcher may lag behind: the next one tells everything anyway.
 const FRAMES_BUFFERED: usize = 4;
+/// Between two reads while the store can't be read: soon enough for a short wait, rare enough for a
+/// store that has trouble.
+const READ_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at the lock that an operation waits for. Its holder changes without the
+/// operation, whose waiters no hint reaches; as often as other replicas' changes are looked for.
+const HOLDER_PERIOD: Duration = Duration::from_secs(1);
 /// When to watch again after a shutdown.
 const DRAIN_RETRY: Span = Span::seconds(1);
 
@@ -74,18 +82,31 @@ impl Api {
     }
 
     /// Waits until the operation's state ends the wait, or the time is up; the state in force
-    /// then, unless it can't be read.
+    /// then. A read that fails is tried again until then, and the state last read stands; none:
+    /// there was none.
     pub(super) async fn await_end(&self, key: &OperationKey, end: Instant) -> Option<Shown> {
         let watch = self.engine().wake().watch_operation(key.clone());
+        let mut last = None;
         loop {
-            let shown = self.look_up_again(key).await?;
-            if shown.operation.state.ends_the_wait() {
-                return Some(shown);
-            }
+            let read = tokio::select! {
+                biased;
+                () = self.drain().cancelled() => return last,
+                read = self.look_up(key) => read,
+                () = tokio::time::sleep_until(end) => return last,
+            };
+            let again = match read {
+                Ok(Some(shown)) if shown.operation.state.ends_the_wait() => return Some(shown),
+                Ok(Some(shown)) => {
+                    last = Some(shown);
+                    end
+                }
+                Ok(None) => return None,
+                Err(_) => end.min(Instant::now() + READ_PAUSE),
+            };
             tokio::select! {
                 biased;
-                () = self.drain().cancelled() => return Some(shown),
-                () = tokio::time::sleep_until(end) => return Some(shown),
+                () = self.drain().cancelled() => return last,
+                () = tokio::time::sleep_until(again) => if again == end { return last },
                 () = watch.changed() => {}
             }
         }
@@ -137,6 +158,7 @@ impl Api {
     ) -> Result<(), Refused> {
         let mut seen = Glimpse::of(&first);
         let mut last = first.operation.state;
+        let mut waits_for_lock = first.waiting_for.is_some();
         if !self.send(frames, Ok(frame(&first, Snapshot::First))).await {
             return Ok(());
         }
@@ -148,8 +170,10 @@ impl Api {
                     return Err(Refused::about(&key.id)(Refusal::Draining { retry: DRAIN_RETRY }));
                 }
                 () = watch.changed() => {}
+                () = holder_period(waits_for_lock) => {}
             }
             let Some(shown) = self.look_up(key).await? else { return Ok(()) };
+            waits_for_lock = shown.waiting_for.is_some();
             let glimpse = Glimpse::of(&shown);
             if glimpse != seen {
                 seen = glimpse;
@@ -170,6 +194,14 @@ impl Api {
     ) -> bool {
         let stall = self.0.streams.write_stall_max.to_std();
         frames.send_timeout(frame, stall).await.is_ok()
+    }
+}
+
+/// Ends when the holder of a lock is worth another look; never where there is no lock to wait for.
+async fn holder_period(waits_for_lock: bool) {
+    match waits_for_lock {
+        true => tokio::time::sleep(HOLDER_PERIOD).await,
+        false => std::future::pending().await,
     }
 }
 
