@@ -217,7 +217,7 @@ fn a_lapsed_stream_opens_again_and_only_a_newer_one_supersedes() {
     let again = memory.run(&reopen("default", "c", first, 5));
     let Ok(Reply::Opened { consumer: again, inbox: row }) = again else { panic!("{again:?}") };
     assert!(again.epoch > first && again.window == 5, "{again:?}");
-    assert_eq!(row.consumers, [again.clone()]);
+    assert_eq!(row.consumers, std::slice::from_ref(&again));
     assert_eq!(offered(&mut memory, "c", again.epoch, 5), [(1, 2)], "what it held comes again");
     // The other consumer's stream lapsed too, and a newer one of it took its place.
     let newer = opened(&mut memory, "other", 5);
