@@ -11,7 +11,10 @@ use receiptd::{
 };
 
 use crate::{
-    Frames, Running, commands::inbox, last, next, opened, results, running, support::within,
+    Frames, Running,
+    commands::{append, inbox},
+    last, next, opened, results, running,
+    support::within,
 };
 
 const LEASE: Span = Span::seconds(60);
@@ -77,4 +80,33 @@ async fn a_lapsed_stream_that_was_replaced_is_superseded() {
     assert!(matches!(end, Err(Refusal::StreamSuperseded)), "{end:?}");
     let got: Vec<i64> = results(&mut second, 3).await.0.iter().map(|(number, _)| *number).collect();
     assert_eq!(got, [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_slowly_keeps_its_lease() {
+    let lease = Span::millis(1_500);
+    let running = running(Policy { consumer_lease: lease, ..leased() });
+    let now = running.engine.store().now().await.expect("a clock");
+    let submits = (1..=20).map(|number| {
+        let mut command = append(&format!("op-{number}"), now).command();
+        if let Command::Submit(submit) = &mut command {
+            // Each fills a frame of its own.
+            submit.labels.insert("text".to_owned(), "x".repeat(16 * 1024));
+        }
+        running.engine.run(command)
+    });
+    for reply in futures_util::future::join_all(submits).await {
+        assert!(matches!(reply, Ok(Reply::Submitted(_))), "{reply:?}");
+    }
+    let mut frames = running.open("me", 20, "").await.expect("opens");
+    opened(&mut frames).await;
+    let epoch = running.row().await.consumers[0].epoch;
+    let mut got = Vec::new();
+    while got.len() < 20 {
+        got.extend(results(&mut frames, 1).await.0);
+        // The page as a whole takes longer than the lease, and no frame as long as a stall.
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    assert_eq!(got, (1..=20).map(|number| (number, 1)).collect::<Vec<_>>(), "none came back");
+    assert_eq!(running.row().await.consumers[0].epoch, epoch);
 }
