@@ -152,6 +152,11 @@ impl Config {
                         misses one would lose its place otherwise"
                 .to_owned());
         }
+        if self.policy.consumer_lease <= self.write_stall {
+            return Err("consumer_lease must be longer than write_stall: a stream that waits for \
+                        its client would lose its place otherwise"
+                .to_owned());
+        }
         if !(1..=LANES_LIMIT).contains(&self.lanes) {
             return Err(format!("lanes must be 1 to {LANES_LIMIT}"));
         }

@@ -21,7 +21,9 @@ use std::{
     time::Duration,
 };
 
-use commands::{ack, append, cancel, close, consumer, delivery, inbox, offer, open, operation};
+use commands::{
+    ack, append, cancel, close, consumer, delivery, inbox, offer, open, operation, reopen,
+};
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, join_all},
@@ -105,6 +107,7 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(queue("cancel"), cancel(waits("cancel").id.as_str(), now), "Cancelled Cancelled"),
         case(queue("ack"), ack(&path("ack"), &[1, 9]), "Acked NoSuchDelivery"),
         case(offered("open"), open(&path("open"), "c", 3), "Opened as 2"),
+        case(offered("reopen"), reopen(&path("reopen"), "c", 1, 3), "Opened as 2"),
         case(opened("offer"), offer(&path("offer"), "c", 1, 5), "Offered 1 in attempt 1"),
         case(offered("close"), close(&path("close"), "c", 1), "Closed"),
         case(queue("release"), release("release"), "Released"),
@@ -245,6 +248,7 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
                 .map(|row| format!("Offered {} in attempt {}", row.key.sequence, row.attempt));
             words(each.collect())
         }
+        Ok(Reply::Lapsed) => "Lapsed".to_owned(),
         Ok(Reply::Closed) => "Closed".to_owned(),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),

@@ -3,6 +3,8 @@
 //! What must stay true: a waiter registers before it reads; a hint only makes it read again; every
 //! wait ends by outcome, time, shutdown or disconnect.
 
+use std::time::Duration;
+
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -17,7 +19,6 @@ use super::{
 };
 use crate::{
     domain::{
-        delivery::DeliveryState,
         ids::{Account, OperationId, Span},
         operation::{OperationKey, OperationState},
         refusal::{Asked, Refusal},
@@ -29,18 +30,24 @@ use crate::{
 
 /// Frames that a slow watcher may lag behind: the next one tells everything anyway.
 const FRAMES_BUFFERED: usize = 4;
+/// Between two reads while the store can't be read: soon enough for a short wait, rare enough for a
+/// store that has trouble.
+const READ_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at the lock that an operation waits for. Its holder changes without the
+/// operation, whose waiters no hint reaches; as often as other replicas' changes are looked for.
+const HOLDER_PERIOD: Duration = Duration::from_secs(1);
 /// When to watch again after a shutdown.
 const DRAIN_RETRY: Span = Span::seconds(1);
 
 type Frames = mpsc::Sender<Result<proto::WatchOperationResponse, Status>>;
 
-/// What a watcher compares: another one is worth a frame.
+/// What a watcher compares: another one is worth a frame. What becomes of a delivery changes no
+/// operation and has a stream of its own.
 #[derive(PartialEq, Eq)]
 struct Glimpse {
     state: OperationState,
     outcome_version: i32,
     holder: Option<OperationId>,
-    deliveries: Vec<(i64, DeliveryState)>,
 }
 
 impl Glimpse {
@@ -50,11 +57,6 @@ impl Glimpse {
             state: shown.operation.state,
             outcome_version: shown.operation.outcome_version,
             holder: holder.map(|holder| holder.operation_id.clone()),
-            deliveries: shown
-                .deliveries
-                .iter()
-                .map(|delivery| (delivery.key.sequence, delivery.state))
-                .collect(),
         }
     }
 }
@@ -74,21 +76,20 @@ impl Api {
     }
 
     /// Waits until the operation's state ends the wait, or the time is up; the state in force
-    /// then, unless it can't be read.
+    /// then. A read that fails is tried again until then, and the state last read stands; none:
+    /// there was none.
     pub(super) async fn await_end(&self, key: &OperationKey, end: Instant) -> Option<Shown> {
         let watch = self.engine().wake().watch_operation(key.clone());
-        loop {
-            let shown = self.look_up_again(key).await?;
-            if shown.operation.state.ends_the_wait() {
-                return Some(shown);
-            }
-            tokio::select! {
-                biased;
-                () = self.drain().cancelled() => return Some(shown),
-                () = tokio::time::sleep_until(end) => return Some(shown),
-                () = watch.changed() => {}
-            }
+        let read = || self.look_up(key);
+        let answers = |shown: &Shown| shown.operation.state.ends_the_wait();
+        let mut last = None;
+        tokio::select! {
+            biased;
+            () = self.drain().cancelled() => {}
+            () = read_until(read, answers, || watch.changed(), &mut last) => {}
+            () = tokio::time::sleep_until(end) => {}
         }
+        last
     }
 
     /// The refusal for an id without a record. The record was read before the account's times and
@@ -137,6 +138,7 @@ impl Api {
     ) -> Result<(), Refused> {
         let mut seen = Glimpse::of(&first);
         let mut last = first.operation.state;
+        let mut waits_for_lock = first.waiting_for.is_some();
         if !self.send(frames, Ok(frame(&first, Snapshot::First))).await {
             return Ok(());
         }
@@ -148,8 +150,10 @@ impl Api {
                     return Err(Refused::about(&key.id)(Refusal::Draining { retry: DRAIN_RETRY }));
                 }
                 () = watch.changed() => {}
+                () = holder_period(waits_for_lock) => {}
             }
             let Some(shown) = self.look_up(key).await? else { return Ok(()) };
+            waits_for_lock = shown.waiting_for.is_some();
             let glimpse = Glimpse::of(&shown);
             if glimpse != seen {
                 seen = glimpse;
@@ -173,6 +177,42 @@ impl Api {
     }
 }
 
+/// Reads until there is an answer, or nothing to read, and again at every hint. A read that fails
+/// says nothing: it is tried again after a pause. What was last read is in `last`.
+async fn read_until<T, E, R, H>(
+    read: impl Fn() -> R,
+    answers: impl Fn(&T) -> bool,
+    hint: impl Fn() -> H,
+    last: &mut Option<T>,
+) where
+    R: Future<Output = Result<Option<T>, E>>,
+    H: Future<Output = ()>,
+{
+    loop {
+        match read().await {
+            Ok(found) => {
+                *last = found;
+                if last.as_ref().is_none_or(&answers) {
+                    return;
+                }
+                hint().await;
+            }
+            Err(_) => tokio::select! {
+                () = hint() => {}
+                () = tokio::time::sleep(READ_PAUSE) => {}
+            },
+        }
+    }
+}
+
+/// Ends when the holder of a lock is worth another look; never where there is no lock to wait for.
+async fn holder_period(waits_for_lock: bool) {
+    match waits_for_lock {
+        true => tokio::time::sleep(HOLDER_PERIOD).await,
+        false => std::future::pending().await,
+    }
+}
+
 /// Whether a frame is the first of its stream.
 #[derive(PartialEq, Eq)]
 enum Snapshot {
@@ -186,5 +226,56 @@ fn frame(shown: &Shown, snapshot: Snapshot) -> proto::WatchOperationResponse {
         deliveries: shown.deliveries(),
         recovery: Some(shown.recovery(None)),
         snapshot: snapshot == Snapshot::First,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, future::ready};
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// Reads as a script says, in which 9 is an answer; a hint comes at once as often as allowed.
+    /// Returns what was last read, whether the wait ended, and how much of the script is left.
+    async fn waited(
+        script: &[Result<Option<i32>, ()>],
+        hints: usize,
+    ) -> (Option<i32>, bool, usize) {
+        let (script, hints) = (RefCell::new(script.to_vec()), RefCell::new(hints));
+        let read = || ready(script.borrow_mut().remove(0));
+        let hint = || {
+            let comes = *hints.borrow() > 0;
+            *hints.borrow_mut() -= usize::from(comes);
+            async move { if comes { ready(()).await } else { std::future::pending().await } }
+        };
+        let mut last = None;
+        let ended = read_until(read, |found| *found == 9, hint, &mut last).now_or_never();
+        (last, ended.is_some(), script.take().len())
+    }
+
+    #[tokio::test]
+    async fn a_wait_holds_through_failed_reads() {
+        let cases = [
+            (vec![Ok(Some(9))], 0, (Some(9), true, 0)),
+            (vec![Ok(Some(1)), Ok(Some(9))], 1, (Some(9), true, 0)),
+            (vec![Ok(Some(1)), Err(()), Ok(Some(9))], 2, (Some(9), true, 0)),
+            (vec![Err(()), Ok(Some(1))], 1, (Some(1), false, 0)),
+            (vec![Ok(Some(1)), Err(()), Ok(Some(9))], 1, (Some(1), false, 1)),
+            (vec![Ok(Some(1)), Ok(None)], 1, (None, true, 0)),
+        ];
+        for (script, hints, expected) in cases {
+            assert_eq!(waited(&script, hints).await, expected, "{script:?} with {hints} hints");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_read_is_tried_again_without_a_hint() {
+        let script = RefCell::new(vec![Err(()), Err(()), Ok(Some(9))]);
+        let read = || ready(script.borrow_mut().remove(0));
+        let mut last = None;
+        read_until(read, |found| *found == 9, std::future::pending, &mut last).await;
+        assert_eq!(last, Some(9));
     }
 }

@@ -92,8 +92,12 @@ fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
     if is_default("heartbeat") {
         config.heartbeat = config.heartbeat.min(Span(policy.consumer_lease.0 / 2));
     }
+    if is_default("write_stall") {
+        config.write_stall = config.write_stall.min(Span(policy.consumer_lease.0 / 2));
+    }
     if is_default("policy.consumer_lease") {
-        policy.consumer_lease = policy.consumer_lease.max(config.heartbeat + config.heartbeat);
+        let least = config.heartbeat.max(config.write_stall);
+        policy.consumer_lease = policy.consumer_lease.max(least + least);
     }
     if is_default("pool_size") {
         config.pool_size = config.pool_size.max(config.lanes.saturating_add(SPARES));
@@ -413,8 +417,15 @@ mod tests {
         assert_eq!(config.policy.ack_deadline, Span::seconds(6));
         assert_eq!(config.policy.backoff_first, Span::millis(100));
         assert_eq!((config.heartbeat, config.pool_size), (Span::seconds(1), 20));
+        assert_eq!(config.write_stall, Span::seconds(1));
         let config = load(&json!({"heartbeat": "1m"}), variables(&[]), None).expect("good").config;
         assert_eq!(config.policy.consumer_lease, Span::minutes(2));
+        let config =
+            load(&json!({"write_stall": "2m"}), variables(&[]), None).expect("good").config;
+        assert_eq!(config.policy.consumer_lease, Span::minutes(4));
+        let flags = json!({"write_stall": "30s", "policy": {"consumer_lease": "30s"}});
+        let error = load(&flags, variables(&[]), None).expect_err("a contradiction");
+        assert!(error.0.contains("consumer_lease") && error.0.contains("write_stall"), "{error}");
     }
 
     #[test]

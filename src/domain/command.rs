@@ -114,6 +114,18 @@ pub enum Command {
         /// How many unacked results it may hold.
         window: i64,
     },
+    /// Opens a stream again whose lease ended: as [`Command::Open`], unless a newer stream of the
+    /// consumer is open.
+    Reopen {
+        /// Which inbox.
+        inbox: InboxKey,
+        /// Who.
+        consumer: ConsumerId,
+        /// The epoch of the stream that lapsed.
+        epoch: i64,
+        /// How many unacked results it may hold.
+        window: i64,
+    },
     /// Marks a page of deliveries in flight to a stream, and renews its lease.
     Offer {
         /// Which inbox.
@@ -186,6 +198,7 @@ impl Command {
             | Command::FoldReplays { key, .. } => &key.account,
             Command::Ack { account, .. } => account,
             Command::Open { inbox, .. }
+            | Command::Reopen { inbox, .. }
             | Command::Offer { inbox, .. }
             | Command::Close { inbox, .. } => &inbox.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
@@ -201,6 +214,7 @@ impl Command {
             Command::Cancel { .. }
             | Command::Ack { .. }
             | Command::Open { .. }
+            | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
             | Command::ReleaseLock { .. }
@@ -226,6 +240,7 @@ impl Command {
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
             Command::Cancel { .. }
             | Command::Open { .. }
+            | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
             | Command::SweepOperation { .. }
@@ -265,10 +280,12 @@ impl Command {
             Command::Ack { account, targets, .. } => {
                 targets.iter().map(|target| Need::Delivery(target.key(account))).collect()
             }
-            Command::Open { inbox, consumer, .. } => vec![
-                Need::Account(inbox.account.clone(), Access::Read),
-                Need::Held(inbox.clone(), consumer.clone()),
-            ],
+            Command::Open { inbox, consumer, .. } | Command::Reopen { inbox, consumer, .. } => {
+                vec![
+                    Need::Account(inbox.account.clone(), Access::Read),
+                    Need::Held(inbox.clone(), consumer.clone()),
+                ]
+            }
             Command::Offer { inbox, limit: 0, .. } => vec![Need::Inbox(inbox.clone())],
             Command::Offer { inbox, limit, .. } => {
                 vec![Need::Deliverable(inbox.clone(), *limit)]
@@ -399,13 +416,15 @@ pub enum Reply {
     },
     /// To [`Command::Ack`], in the order asked.
     Acked(Vec<Acked>),
-    /// To [`Command::Open`].
+    /// To [`Command::Open`] and [`Command::Reopen`].
     Opened {
         /// The inbox.
         inbox: Box<Inbox>,
         /// The consumer with its new epoch.
         consumer: Consumer,
     },
+    /// To [`Command::Offer`] of a stream whose lease ended; nothing was done. What it held came back.
+    Lapsed,
     /// To [`Command::Offer`], by number within each kind.
     Offered {
         /// What is in flight now.

@@ -1,8 +1,9 @@
 //! A consumer's streams: open, take a page, close (contract section 7).
 //!
 //! What must stay true: each delivery is in flight to one stream at a time; a newer stream of the
-//! same consumer takes over, and the older one learns it at its next step; what is in flight never
-//! exceeds the server's maximum or the stream's window.
+//! same consumer takes over, and the older one learns it at its next step; nothing else does: a
+//! stream whose lease ended may open again; what is in flight never exceeds the server's maximum
+//! or the stream's window.
 
 use super::{
     command::{Command, Decided, Reply},
@@ -55,6 +56,26 @@ pub(super) fn open(
     Ok(Reply::Opened { inbox: Box::new(inbox), consumer: opened })
 }
 
+/// Opens a stream again whose lease ended, unless a newer one of its consumer is open: that one
+/// took over, whatever the older one's lease came to.
+pub(super) fn reopen(
+    world: &mut World,
+    key: &InboxKey,
+    consumer: &ConsumerId,
+    epoch: i64,
+    window: i64,
+) -> Decided<Reply> {
+    if world.inbox(key)?.is_some_and(|inbox| is_superseded(inbox, consumer, epoch)) {
+        return Err(Refusal::StreamSuperseded.into());
+    }
+    open(world, key, consumer, window)
+}
+
+/// Whether a newer stream of the consumer is open.
+fn is_superseded(inbox: &Inbox, consumer: &ConsumerId, epoch: i64) -> bool {
+    inbox.consumers.iter().any(|other| other.id == *consumer && other.epoch > epoch)
+}
+
 /// The sweeper looks at an inbox when the first of its consumers' leases ends.
 fn set_due(inbox: &mut Inbox) {
     inbox.due_time = inbox.consumers.iter().map(|consumer| consumer.lease_time).min();
@@ -81,7 +102,8 @@ fn give_back_all(world: &mut World, held: &[DeliveryKey]) -> Decided<()> {
     Ok(())
 }
 
-/// Puts a page in flight to a stream, and renews its lease.
+/// Puts a page in flight to a stream, and renews its lease. A lease that ended and was swept is no
+/// takeover: its stream may open again.
 pub(super) fn offer(
     world: &mut World,
     key: &InboxKey,
@@ -90,11 +112,14 @@ pub(super) fn offer(
     limit: i64,
 ) -> Decided<Reply> {
     let Some(mut inbox) = world.inbox(key)?.cloned() else {
-        return Err(Refusal::StreamSuperseded.into());
+        return Err(Refusal::NoSuchInbox.into());
     };
     let before = inbox.clone();
     let Some(entry) = inbox.consumer(consumer, epoch) else {
-        return Err(Refusal::StreamSuperseded.into());
+        return match is_superseded(&inbox, consumer, epoch) {
+            true => Err(Refusal::StreamSuperseded.into()),
+            false => Ok(Reply::Lapsed),
+        };
     };
     let server_room = world.policy().in_flight_max - inbox.in_flight;
     let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);

@@ -31,6 +31,9 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
             deliver::ack(world, account, targets, subject, consumer)
         }
         Command::Open { inbox, consumer, window } => consume::open(world, inbox, consumer, *window),
+        Command::Reopen { inbox, consumer, epoch, window } => {
+            consume::reopen(world, inbox, consumer, *epoch, *window)
+        }
         Command::Offer { inbox, consumer, epoch, limit } => {
             consume::offer(world, inbox, consumer, *epoch, *limit)
         }

@@ -86,6 +86,7 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::FoldReplays { key, .. } => Some(key),
         Command::Ack { .. }
         | Command::Open { .. }
+        | Command::Reopen { .. }
         | Command::Offer { .. }
         | Command::Close { .. }
         | Command::ReleaseLock { .. }

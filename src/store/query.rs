@@ -142,6 +142,10 @@ pub struct InboxGlimpse {
     pub last_sequence: i64,
     /// Deliveries that wait.
     pub pending: i64,
+    /// How many of them came back: one that was taken and returned between two looks shows here.
+    pub returned: i64,
+    /// Everything up to here was offered: one taken for the first time and returned shows here.
+    pub offered: i64,
     /// Deliveries in flight.
     pub in_flight: i64,
     /// Deliveries that ended.

@@ -24,6 +24,8 @@ pub(super) enum End {
     Shutdown,
     /// It reached its maximum age.
     Aged,
+    /// Its lease ended, and whether it could be opened again is not known.
+    Lapsed,
     /// A frame waited too long.
     Stalled,
     /// The rules say so.
@@ -37,6 +39,7 @@ impl End {
             End::Gone => "GONE",
             End::Shutdown => "SHUTDOWN",
             End::Aged => "AGED",
+            End::Lapsed => "LAPSED",
             End::Stalled => "STALLED",
             End::Refused(refusal) => refusal.reason(),
         }

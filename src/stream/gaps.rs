@@ -3,7 +3,7 @@
 //! What must stay true: a range holds consecutive numbers of one cause and nothing else, so that a
 //! reader may take it literally.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use super::Frame;
 use crate::domain::{
@@ -14,9 +14,9 @@ use crate::domain::{
 /// Operation ids in one frame (contract section 7); a longer run continues in further frames.
 pub(super) const GAP_IDS_MAX: usize = 100;
 
-/// Ranges remembered as told. Beyond that the oldest is forgotten and may be told twice, which
-/// costs a frame and never a result.
-const TOLD_RANGES_MAX: usize = 1_000;
+/// Ranges remembered as told, of numbers beyond the position: some hundred KiB at worst. Beyond
+/// that the lowest is forgotten and may be told twice, which costs a frame and never a result.
+const TOLD_RANGES_MAX: usize = 10_000;
 
 /// Consecutive lost numbers of one cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,30 +69,38 @@ impl GapMerger {
     }
 }
 
-/// What was told beyond the cursor, so that it is not told again when the cursor passes it.
+/// What was told beyond the position, so that it is not told again: first and last of each range.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    ranges: VecDeque<(i64, i64)>,
+    ranges: BTreeMap<i64, i64>,
 }
 
 impl Told {
     pub(super) fn add(&mut self, first: i64, last: i64) {
-        match self.ranges.back_mut() {
-            Some((_, end)) if *end + 1 == first => *end = last,
-            Some(_) | None => self.ranges.push_back((first, last)),
-        }
+        let before = self.ranges.range(..first).next_back();
+        let first = before.filter(|(_, end)| **end + 1 == first).map_or(first, |(start, _)| *start);
+        let last = self.ranges.remove(&(last + 1)).unwrap_or(last);
+        self.ranges.insert(first, last);
         if self.ranges.len() > TOLD_RANGES_MAX {
-            self.ranges.pop_front();
+            self.ranges.pop_first();
         }
     }
 
     pub(super) fn holds(&self, sequence: i64) -> bool {
-        self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&sequence))
+        self.last_of(sequence).is_some()
     }
 
-    /// The cursor passed: what lies below it is never asked for again.
-    pub(super) fn forget_up_to(&mut self, cursor: i64) {
-        self.ranges.retain(|(_, last)| *last > cursor);
+    /// The end of the range that holds a number.
+    pub(super) fn last_of(&self, sequence: i64) -> Option<i64> {
+        let (_, last) = self.ranges.range(..=sequence).next_back()?;
+        Some(*last).filter(|last| *last >= sequence)
+    }
+
+    /// The position passed: what lies below it is never asked for again.
+    pub(super) fn forget_up_to(&mut self, position: i64) {
+        while self.ranges.first_key_value().is_some_and(|(_, last)| *last <= position) {
+            self.ranges.pop_first();
+        }
     }
 }
 
@@ -133,17 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_remembered_until_the_cursor_passes() {
+    fn what_was_told_is_remembered_until_the_position_passes() {
         let mut told = Told::default();
-        told.add(5, 6);
-        told.add(7, 7);
         told.add(9, 9);
+        told.add(7, 7);
+        told.add(5, 6);
+        assert_eq!((told.last_of(5), told.last_of(8), told.last_of(9)), (Some(7), None, Some(9)));
         assert_eq!(told.ranges.len(), 2);
         assert!(told.holds(5) && told.holds(7) && told.holds(9));
         assert!(!told.holds(4) && !told.holds(8) && !told.holds(10));
         told.forget_up_to(8);
         assert!(!told.holds(7) && told.holds(9));
-        for number in 0..2_000 {
+        for number in 0..20_000 {
             told.add(10 * number, 10 * number);
         }
         assert_eq!(told.ranges.len(), TOLD_RANGES_MAX);

@@ -1,14 +1,15 @@
 //! The loop of a stream: what ends it, what it waits for, and in which order it works.
 //!
-//! What must stay true: every wait ends on shutdown and when the receiver is gone; once `Opened` and
-//! what was lost before it are told, a failing store never ends a stream and never stops its
-//! heartbeats. Before that it ends the stream: nobody relies on it yet, and the caller opens again.
+//! What must stay true: every wait ends on shutdown and when the receiver is gone, and whatever the
+//! store is asked is such a wait; once `Opened` and what was lost before it are told, a failing
+//! store never ends a stream and never stops or delays its heartbeats. Before that it ends the
+//! stream: nobody relies on it yet, and the caller opens again.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use tokio::{
     sync::mpsc::{self, OwnedPermit},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,8 +40,12 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// The first and the longest pause while the store can't be reached.
 const BACKOFF_FIRST: Duration = Duration::from_millis(400);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A heartbeat doesn't wait longer than this for the store's clock.
+/// How long before a heartbeat the store's clock is read, which is what that may take. The heartbeat
+/// doesn't wait for it.
 const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Something that the store is asked.
+pub(super) type StoreWork<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What an opening yields.
 pub(super) struct Start {
@@ -58,6 +63,7 @@ enum Work {
     Page,
     Renew,
     Withdraw,
+    Refresh,
     Offer,
     Look,
 }
@@ -75,6 +81,8 @@ enum Event {
 #[derive(Debug)]
 pub(super) struct Timers {
     heartbeat: Instant,
+    /// What the next heartbeat tells is read from here on.
+    refresh: Instant,
     tick: Instant,
     /// The lease of the consumer.
     pub(super) renew: Instant,
@@ -109,6 +117,9 @@ pub(super) struct Life {
     pub(super) ended_changed: bool,
     /// How many lost deliveries the inbox had when the last of them were told.
     pub(super) lost_told: i64,
+    /// Something below the cursor may be open that was not shown here, though the inbox row doesn't
+    /// say so.
+    pub(super) doubtful: bool,
     /// What the inbox had to offer when an offer last came back short: another one is worth its
     /// transaction only when this changed, or time passed.
     pub(super) exhausted: Option<(i64, i64, i64)>,
@@ -131,7 +142,9 @@ impl Life {
         let now = Instant::now();
         let age = spread(settings.age_max.to_std(), engine.seams().random());
         let timers = Timers {
-            heartbeat: now + settings.heartbeat.to_std(),
+            // None before `Opened`.
+            heartbeat: now + age,
+            refresh: now + age,
             tick: now + TICK,
             renew: now + engine.policy().consumer_lease.to_std() / 3,
             age: now + age,
@@ -154,6 +167,7 @@ impl Life {
             withdrawals_wanted: false,
             ended_changed: false,
             lost_told: work::lost(&opened),
+            doubtful: false,
             known: opened,
             exhausted: None,
             timers,
@@ -195,7 +209,8 @@ impl Life {
             heartbeat: self.settings.heartbeat,
         };
         self.send(opened).await?;
-        self.tell_lost(position.unwrap_or(0), self.progress.last_at_open()).await
+        self.next_heartbeat(Instant::now());
+        self.settle().await
     }
 
     async fn follow(&mut self) -> End {
@@ -227,6 +242,7 @@ impl Life {
             Work::Page => self.send_page().await,
             Work::Renew => self.renew().await,
             Work::Withdraw => self.tell_withdrawn().await,
+            Work::Refresh => self.refresh().await,
             Work::Offer => self.offer().await,
             Work::Look => self.look().await,
         };
@@ -245,6 +261,8 @@ impl Life {
             Some(Work::Renew)
         } else if self.withdrawals_wanted {
             Some(Work::Withdraw)
+        } else if now >= self.timers.refresh {
+            Some(Work::Refresh)
         } else if self.offer_wanted {
             Some(Work::Offer)
         } else if self.look_wanted && now >= self.timers.looked + LOOK_PAUSE {
@@ -265,11 +283,44 @@ impl Life {
             self.withdrawals_wanted = self.ended_changed;
         }
         if now >= self.timers.heartbeat {
-            self.timers.heartbeat = now + self.settings.heartbeat.to_std();
-            let now = self.store_time().await;
-            self.send(Frame::Heartbeat { resume_token: self.token(), now }).await?;
+            self.beat(now).await?;
         }
         Ok(())
+    }
+
+    async fn beat(&mut self, now: Instant) -> Result<(), End> {
+        self.next_heartbeat(now);
+        let now = self.store_time();
+        self.send(Frame::Heartbeat { resume_token: self.token(), now }).await
+    }
+
+    fn next_heartbeat(&mut self, now: Instant) {
+        let interval = self.settings.heartbeat.to_std();
+        self.timers.heartbeat = now + interval;
+        self.timers.refresh = now + interval - CLOCK_PATIENCE.min(interval / 2);
+    }
+
+    /// Awaits what the store is asked, and lives on meanwhile: heartbeats go out, and whatever ends
+    /// a stream ends it. Dropping the work leaves a command that was taken to complete by itself.
+    /// The work is boxed: the stream's own future would otherwise hold room for all kinds of it.
+    pub(super) async fn attend<T>(&mut self, mut work: StoreWork<T>) -> Result<T, End> {
+        loop {
+            let timer = self.timers.heartbeat.min(self.timers.age);
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return Err(End::Shutdown),
+                () = self.sender.closed() => return Err(End::Gone),
+                done = &mut work => return Ok(done),
+                () = tokio::time::sleep_until(timer) => {}
+            }
+            let now = Instant::now();
+            if now >= self.timers.age {
+                return Err(End::Aged);
+            }
+            if now >= self.timers.heartbeat {
+                self.beat(now).await?;
+            }
+        }
     }
 
     /// Waits for a hint, a handed delivery, a timer or the end.
@@ -308,8 +359,10 @@ impl Life {
         let next = timers.heartbeat.min(timers.tick).min(timers.age);
         match timers.rest.filter(|until| *until > Instant::now()) {
             Some(until) => next.min(until),
-            None if self.look_wanted => next.min(timers.renew).min(timers.looked + LOOK_PAUSE),
-            None => next.min(timers.renew),
+            None => {
+                let next = next.min(timers.renew).min(timers.refresh);
+                if self.look_wanted { next.min(timers.looked + LOOK_PAUSE) } else { next }
+            }
         }
     }
 
@@ -318,7 +371,7 @@ impl Life {
         let stall = self.settings.write_stall_max.to_std();
         tokio::select! {
             biased;
-            permit = tokio::time::timeout(stall, self.sender.reserve()) => match permit {
+            permit = timeout(stall, self.sender.reserve()) => match permit {
                 Ok(Ok(permit)) => {
                     permit.send(Ok(frame));
                     Ok(())
@@ -346,12 +399,22 @@ impl Life {
         token.seal(&facts.token_key)
     }
 
-    /// The store's clock; while it can't be read, as it was plus the time since.
-    async fn store_time(&mut self) -> Timestamp {
-        let read = tokio::time::timeout(CLOCK_PATIENCE, self.engine.store().now()).await;
-        if let Ok(Ok(now)) = read {
+    /// Reads what the next heartbeat tells: the store's clock, and how far the position may rise.
+    async fn refresh(&mut self) -> Result<(), Fault> {
+        self.timers.refresh = self.timers.heartbeat + self.settings.heartbeat.to_std();
+        let store = self.engine.store().clone();
+        let read = Box::pin(async move { timeout(CLOCK_PATIENCE, store.now()).await });
+        if let Ok(Ok(now)) = self.attend(read).await? {
             self.store_clock = (now, Instant::now());
         }
+        if self.progress.position() < self.progress.cursor() {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
+    /// The store's clock as it was when last read, plus the time since.
+    fn store_time(&self) -> Timestamp {
         let (time, read_at) = self.store_clock;
         time + Span(i64::try_from(read_at.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
@@ -394,6 +457,7 @@ impl Life {
             End::Aged => {
                 Some(draining("the stream reached its maximum age", Span::seconds(1), 2_001))
             }
+            End::Lapsed => Some(draining("the stream's lease ended", Span::seconds(1), 2_001)),
             End::Stalled => Some(Err(Refusal::SlowConsumer)),
             End::Refused(refusal) => Some(Err((**refusal).clone())),
         }

@@ -1,8 +1,10 @@
 //! How far a stream has come: what it showed, what it told, and the position of its token.
 //!
-//! What must stay true: a token never claims more than was sent. A position that is too low costs
-//! a gap told twice; one that is too high would leave a lost number untold. Deliveries themselves
-//! do not depend on it: whatever is unacked comes again, before the position too.
+//! What must stay true: a token never claims more than was sent; below the position there is
+//! nothing that may still be lost and was not shown here, because what is lost is told from the
+//! position on. A position that is too low costs a gap told twice; one that is too high would leave
+//! a lost number untold. Deliveries themselves do not depend on it: whatever is unacked comes again,
+//! before the position too.
 
 use std::collections::BTreeSet;
 
@@ -112,48 +114,57 @@ impl Progress {
         sequence <= self.last_at_open && !self.shown.contains(&sequence)
     }
 
-    /// Whether a lost number is still to be told.
+    /// Whether a lost number is still to be told. What was shown here is withdrawn instead.
     pub(super) fn is_untold(&self, sequence: i64) -> bool {
         !self.told.holds(sequence) && !self.shown.contains(&sequence)
     }
 
-    /// A range was told.
-    pub(super) fn told(&mut self, range: &GapRange) {
-        if range.last > self.cursor {
-            self.told.add(range.first, range.last);
-        }
+    /// From which number on lost ones may be untold, at `after` or beyond.
+    pub(super) fn untold_after(&self, after: i64) -> i64 {
+        self.told.last_of(after + 1).unwrap_or(after)
     }
 
-    /// A delivery goes out with the next frame. While redeliveries of the backlog are still to
-    /// come, only they raise the position: they come by number, new ones beside them.
-    pub(super) fn show(&mut self, delivery: &Delivery, inbox: &Inbox) {
-        let sequence = delivery.key.sequence;
+    /// A range was told.
+    pub(super) fn told(&mut self, range: &GapRange) {
+        self.told.add(range.first, range.last);
+    }
+
+    /// A delivery goes out with the next frame.
+    pub(super) fn show(&mut self, sequence: i64) {
         self.shown.insert(sequence);
         while self.shown.len() > self.shown_max {
             self.shown.pop_first();
         }
-        if self.in_order(inbox) || delivery.attempt > 1 {
-            self.position = self.position.max(sequence);
-        }
     }
 
     /// A page has been sent as a whole.
-    pub(super) fn cover(&mut self, covered: i64, inbox: &Inbox) {
+    pub(super) fn cover(&mut self, covered: i64) {
         self.cursor = self.cursor.max(covered);
-        self.told.forget_up_to(self.cursor);
-        if self.in_order(inbox) {
-            self.position = self.position.max(self.cursor);
-        }
     }
 
     /// Everything that was there at the opening has been sent.
     pub(super) fn catch_up(&mut self) {
         self.backlog = Backlog::Sent;
-        self.position = self.position.max(self.cursor);
     }
 
-    fn in_order(&self, inbox: &Inbox) -> bool {
-        self.backlog == Backlog::Sent || inbox.returned == 0
+    /// Nothing up to here may still be lost untold.
+    pub(super) fn raise(&mut self, position: i64) {
+        self.position = self.position.max(position);
+        self.told.forget_up_to(self.position);
+    }
+
+    /// How far the position may rise, by the inbox's first open deliveries after it: to just below
+    /// the lowest that was not shown here, whoever has it. `next`: where the list goes on, if it
+    /// does.
+    pub(super) fn reach(&self, open: &[Delivery], next: Option<i64>) -> i64 {
+        let mut numbers = open.iter().map(|delivery| delivery.key.sequence);
+        let unshown = numbers.find(|number| !self.shown.contains(number));
+        unshown.map(|number| number - 1).or(next).unwrap_or(self.cursor).min(self.cursor)
+    }
+
+    /// How many are watched.
+    pub(super) fn shown_count(&self) -> usize {
+        self.shown.len()
     }
 
     /// The numbers to ask for when something ended.
@@ -177,6 +188,12 @@ impl Progress {
                 Fate::Ended => ended.push((sequence, row.operation_id.clone(), row.state)),
             }
         }
+        for (sequence, _, state) in &ended {
+            if matches!(state, DeliveryState::Expired | DeliveryState::Dead) {
+                // The word about it is the withdrawal.
+                self.told.add(*sequence, *sequence);
+            }
+        }
         self.shown = kept;
         ended
     }
@@ -185,6 +202,15 @@ impl Progress {
 /// Whether deliveries wait that were never sent.
 pub(super) fn has_fresh(inbox: &Inbox) -> bool {
     inbox.pending > inbox.returned
+}
+
+/// Whether, by the inbox's row, nothing is open below what was offered to this stream, but for what
+/// it holds itself: nothing came back, nothing is with others, and no fresh delivery was passed
+/// over because its ack window had ended.
+pub(super) fn is_straight(inbox: &Inbox, own_in_flight: i64) -> bool {
+    inbox.returned == 0
+        && inbox.in_flight == own_in_flight
+        && inbox.pending <= inbox.last_sequence() - inbox.offered
 }
 
 /// Whether an offer returned as many deliveries as it asked for.
@@ -230,27 +256,12 @@ mod tests {
         stream::testing::{delivery, inbox},
     };
 
-    fn sent(progress: &mut Progress, numbers: &[(i64, i32)], inbox: &Inbox) {
-        for (sequence, attempt) in numbers {
-            let mut delivery = delivery(*sequence, DeliveryState::InFlight);
-            delivery.attempt = *attempt;
-            progress.show(&delivery, inbox);
-        }
+    fn sent(progress: &mut Progress, numbers: &[i64]) {
+        numbers.iter().for_each(|number| progress.show(*number));
     }
 
     fn opened(last: i64, offered: i64, pending: i64, returned: i64) -> Inbox {
         Inbox { next_sequence: last + 1, offered, pending, returned, ..inbox() }
-    }
-
-    #[test]
-    fn the_position_follows_what_was_sent() {
-        let at_open = opened(10, 0, 10, 0);
-        let mut progress = Progress::new(0, &at_open, 100);
-        sent(&mut progress, &[(1, 1), (2, 1), (3, 1)], &at_open);
-        assert_eq!(progress.position(), 3, "not the ten that the inbox has");
-        let after = opened(10, 5, 5, 0);
-        progress.cover(progress.covered(&after, Offered::Full), &after);
-        assert_eq!(progress.position(), 5, "4 and 5 had been acked");
     }
 
     #[test]
@@ -264,29 +275,50 @@ mod tests {
     }
 
     #[test]
-    fn redeliveries_of_the_backlog_hold_the_position_back() {
-        let at_open = opened(110, 100, 60, 50);
-        let mut progress = Progress::new(0, &at_open, 100);
-        sent(&mut progress, &[(1, 2), (2, 2), (101, 1)], &at_open);
-        progress.cover(101, &at_open);
-        assert_eq!(progress.position(), 2, "3 to 50 are still to come and may be lost before");
-        let drained = opened(110, 110, 0, 0);
-        sent(&mut progress, &[(3, 2), (110, 1)], &drained);
-        progress.cover(110, &drained);
-        assert_eq!(progress.position(), 110);
+    fn the_position_stays_below_what_may_be_lost_untold() {
+        let mut progress = Progress::new(2, &opened(60, 50, 20, 9), 100);
+        sent(&mut progress, &[50, 4]);
+        progress.cover(50);
+        let open = |numbers: &[i64]| -> Vec<Delivery> {
+            numbers.iter().map(|number| delivery(*number, DeliveryState::Pending)).collect()
+        };
+        let cases = [
+            (open(&[3, 4, 50]), None, 2, "3 still backs off and may be lost"),
+            (open(&[4, 7, 50]), None, 6, "it ended, and 7 is with another"),
+            (open(&[4, 50]), None, 50, "all was shown or has ended"),
+            (open(&[4]), Some(30), 30, "what follows is not known"),
+            (open(&[4, 50, 55]), None, 50, "never beyond the cursor"),
+            (open(&[]), None, 50, "nothing is open"),
+        ];
+        for (open, next, reach, why) in cases {
+            assert_eq!(progress.reach(&open, next), reach, "{why}");
+        }
+        progress.raise(50);
+        progress.raise(7);
+        assert_eq!(progress.position(), 50, "it never falls");
     }
 
     #[test]
-    fn catching_up_takes_the_position_to_the_cursor() {
+    fn an_inbox_is_straight_where_nothing_was_passed_over() {
+        let mut inbox = Inbox { in_flight: 3, ..opened(10, 6, 4, 0) };
+        assert!(is_straight(&inbox, 3));
+        assert!(!is_straight(&inbox, 2), "another holds one");
+        inbox.pending = 5;
+        assert!(!is_straight(&inbox, 3), "one up to 6 waits for the sweeper");
+        assert!(!is_straight(&opened(10, 6, 1, 1), 0), "one came back");
+    }
+
+    #[test]
+    fn catching_up_leaves_the_position() {
         let at_open = opened(100, 100, 1, 1);
         let mut progress = Progress::new(40, &at_open, 100);
         assert_eq!((progress.position(), progress.cursor()), (40, 100));
         assert!(progress.backlog_ends(&at_open, Offered::Short), "the one left backs off");
         assert!(progress.is_owed(3) && !progress.is_owed(101));
-        sent(&mut progress, &[(3, 2)], &at_open);
+        sent(&mut progress, &[3]);
         assert!(!progress.is_owed(3));
         progress.catch_up();
-        assert_eq!((progress.position(), progress.backlog()), (100, Backlog::Sent));
+        assert_eq!((progress.position(), progress.backlog()), (40, Backlog::Sent));
     }
 
     #[test]
@@ -322,9 +354,11 @@ mod tests {
         };
         progress.told(&range(1, 1));
         progress.told(&range(5, 6));
-        sent(&mut progress, &[(3, 1)], &at_open);
+        sent(&mut progress, &[3]);
         assert!(!progress.is_untold(5) && !progress.is_untold(3));
         assert!(progress.is_untold(4));
+        assert_eq!((progress.untold_after(4), progress.untold_after(6)), (6, 6));
+        assert!(!progress.is_untold(1), "also below the cursor");
     }
 
     #[test]
@@ -332,8 +366,7 @@ mod tests {
         let me = ConsumerId::parse("me").expect("valid");
         let other = ConsumerId::parse("other").expect("valid");
         let mut progress = Progress::new(0, &opened(9, 0, 9, 0), 10);
-        let numbers: Vec<(i64, i32)> = (1..=9).map(|number| (number, 1)).collect();
-        sent(&mut progress, &numbers, &inbox());
+        sent(&mut progress, &(1..=9).collect::<Vec<i64>>());
         let acked_by = |sequence, consumer: &str| {
             let mut row = delivery(sequence, DeliveryState::Acked);
             row.ack = Some(AckEvidence {
@@ -369,13 +402,13 @@ mod tests {
         assert_eq!(ended, [(5, Acked), (6, Acked), (7, Expired), (8, Dead)]);
         assert_eq!(progress.shown(), [1, 3]);
         assert!(progress.settle(&rows[6..7], &me).is_empty(), "told once");
+        assert!(!progress.is_untold(7) && !progress.is_untold(8), "no gap beside it");
     }
 
     #[test]
     fn the_watched_set_is_bounded() {
         let mut progress = Progress::new(0, &opened(0, 0, 0, 0), 2);
-        let numbers: Vec<(i64, i32)> = (1..=5_000).map(|number| (number, 1)).collect();
-        sent(&mut progress, &numbers, &inbox());
+        sent(&mut progress, &(1..=5_000).collect::<Vec<i64>>());
         assert_eq!(progress.shown(), (3_999..=5_000).collect::<Vec<i64>>());
     }
 }

@@ -1,7 +1,10 @@
 //! What a stream does with the store: look, offer, send a page, tell what was lost or withdrawn.
 //!
 //! What must stay true: an offer asks for no more than the inbox row, read just before, leaves
-//! free; what was put in flight is kept until it is sent, whatever fails in between.
+//! free; what was put in flight is kept until it is sent, whatever fails in between; whatever is lost
+//! is told from the token's position on.
+
+use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
@@ -10,8 +13,8 @@ use super::{
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
-    life::Life,
-    progress::{Backlog, Offered, has_fresh},
+    life::{Life, StoreWork},
+    progress::{Backlog, Offered, has_fresh, is_straight},
     unreadable,
 };
 use crate::{
@@ -23,6 +26,7 @@ use crate::{
         refusal::Refusal,
     },
     engine::Handed,
+    store::ReadError,
     telemetry,
 };
 
@@ -38,6 +42,18 @@ const ACKED_MAX: i64 = 10_000;
 /// Withdrawn deliveries in one frame: about 16 KiB.
 const WITHDRAWN_MAX: usize = 200;
 
+/// The states of what may still be lost.
+const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
+
+/// What became of results that were to be sent.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    /// All were sent.
+    Whole,
+    /// The lease ended in between: the rest came back, and comes again.
+    TakenBack,
+}
+
 /// What an offer put in flight to us.
 #[derive(Debug)]
 pub(super) struct Page {
@@ -50,26 +66,39 @@ pub(super) struct Page {
 
 impl Life {
     /// How many after the token's position were acked elsewhere.
-    pub(super) async fn count_acked_elsewhere(&self, position: Option<i64>) -> Result<i64, Fault> {
-        match position {
-            Some(position) => {
-                let counted = self.engine.store().count_acked(&self.inbox, position, ACKED_MAX);
-                Ok(counted.await.map_err(unreadable)?)
-            }
-            None => Ok(0),
-        }
+    pub(super) async fn count_acked_elsewhere(
+        &mut self,
+        position: Option<i64>,
+    ) -> Result<i64, Fault> {
+        let Some(position) = position else { return Ok(0) };
+        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+        self.read(Box::pin(async move { store.count_acked(&inbox, position, ACKED_MAX).await }))
+            .await
+    }
+
+    /// Reads from the store, living on meanwhile.
+    async fn read<T>(&mut self, read: StoreWork<Result<T, ReadError>>) -> Result<T, Fault> {
+        Ok(self.attend(read).await?.map_err(unreadable)?)
+    }
+
+    /// Runs a command, living on meanwhile.
+    async fn run_command(&mut self, command: Command) -> Result<Result<Reply, Refusal>, End> {
+        let engine = self.engine.clone();
+        self.attend(Box::pin(async move { engine.run(command).await })).await
     }
 
     /// Reads the inbox row: the truth behind a hint.
     pub(super) async fn look(&mut self) -> Result<(), Fault> {
         self.look_wanted = false;
         self.timers.looked = Instant::now();
-        let row = self.engine.store().inbox(&self.inbox).await.map_err(unreadable)?;
+        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+        let row = self.read(Box::pin(async move { store.inbox(&inbox).await })).await?;
         match row.filter(|row| row.consumer(&self.consumer.id, self.consumer.epoch).is_some()) {
             Some(row) => self.learn(row),
             // The rules say what became of us.
             None => self.renew().await?,
         }
+        self.raise_to(self.progress.cursor());
         if self.progress.backlog() == Backlog::Sending && self.known.pending == 0 {
             // What was left has ended or is with others: there will be no page that ends it.
             self.page = Some(Page {
@@ -85,7 +114,7 @@ impl Life {
         Ok(())
     }
 
-    /// Renews the consumer's lease.
+    /// Renews the consumer's lease; one that ended begins anew.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
         self.run_offer(0).await.map(drop)
     }
@@ -98,7 +127,7 @@ impl Life {
             self.offer_wanted = false;
             return Ok(());
         }
-        let deliveries = self.run_offer(limit).await?;
+        let Some(deliveries) = self.run_offer(limit).await? else { return Ok(()) };
         let offered = match usize::try_from(limit) {
             Ok(limit) if deliveries.len() >= limit => Offered::Full,
             Ok(_) | Err(_) => Offered::Short,
@@ -108,6 +137,8 @@ impl Life {
             Offered::Full => None,
             Offered::Short => Some(offerable(&self.known)),
         };
+        // What is fresh and was not found is past its window, wherever it lies.
+        self.doubtful |= offered == Offered::Short && has_fresh(&self.known);
         self.page = Some(Page {
             deliveries,
             covered: self.progress.covered(&self.known, offered),
@@ -116,27 +147,106 @@ impl Life {
         Ok(())
     }
 
-    async fn run_offer(&mut self, limit: i64) -> Result<Vec<Delivery>, Fault> {
+    /// None: the lease had ended, and the stream is open again.
+    async fn run_offer(&mut self, limit: i64) -> Result<Option<Vec<Delivery>>, Fault> {
         let command = Command::Offer {
             inbox: self.inbox.clone(),
             consumer: self.consumer.id.clone(),
             epoch: self.consumer.epoch,
             limit,
         };
-        let Reply::Offered { deliveries, inbox } = self.engine.run(command).await? else {
-            return Err(Refusal::Internal.into());
+        let reply = self.run_command(command).await?.inspect_err(|refusal| {
+            // It may have put deliveries in flight that we will never see.
+            self.doubtful |= *refusal == Refusal::CommitUnknown;
+        });
+        let (deliveries, inbox) = match reply? {
+            Reply::Offered { deliveries, inbox } => (deliveries, inbox),
+            Reply::Lapsed => return self.reopen().await.map(|()| None),
+            _ => return Err(Refusal::Internal.into()),
         };
         if limit == 0 || !deliveries.is_empty() {
             // This renewed the lease; a third of it leaves two more tries.
-            self.timers.renew = Instant::now() + self.engine.policy().consumer_lease.to_std() / 3;
+            self.renewed();
         }
         self.learn(*inbox);
-        Ok(deliveries)
+        Ok(Some(deliveries))
+    }
+
+    fn renewed(&mut self) {
+        self.timers.renew = Instant::now() + self.engine.policy().consumer_lease.to_std() / 3;
+    }
+
+    /// Opens the stream again in place: its lease ended, by a jump of the store's clock or because
+    /// the store was out of reach for longer, and no newer stream took over. What it held came back
+    /// and will be sent again; the client sees nothing else of it.
+    async fn reopen(&mut self) -> Result<(), Fault> {
+        let lapsed = self.consumer.epoch;
+        let command = Command::Reopen {
+            inbox: self.inbox.clone(),
+            consumer: self.consumer.id.clone(),
+            epoch: lapsed,
+            window: self.consumer.window,
+        };
+        let (opened, consumer) = match self.run_command(command).await? {
+            Ok(Reply::Opened { inbox, consumer }) => (inbox, consumer),
+            Ok(_) => return Err(Refusal::Internal.into()),
+            Err(refusal) => return Err(not_reopened(refusal)),
+        };
+        tracing::debug!("a stream's lease ended; it is open again");
+        self.engine.detach(&self.inbox, &self.consumer.id, lapsed);
+        self.handed = None;
+        self.page = None;
+        self.consumer = consumer;
+        self.exhausted = None;
+        self.offer_wanted = true;
+        self.renewed();
+        if opened.generation != self.known.generation {
+            return Err(Refusal::InboxRecreated.into());
+        }
+        self.learn(*opened);
+        if self.progress.backlog() == Backlog::Sent {
+            self.attach();
+        }
+        Ok(())
     }
 
     fn learn(&mut self, inbox: Inbox) {
         self.ended_changed |= ended(&inbox) != ended(&self.known);
         self.known = inbox;
+    }
+
+    fn own_in_flight(&self) -> i64 {
+        let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
+        own.map_or(0, |consumer| consumer.in_flight)
+    }
+
+    /// Raises the position to what has been sent, where the row as last read says that nothing
+    /// below can be lost untold.
+    fn raise_to(&mut self, sent: i64) {
+        let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
+        if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
+            self.progress.raise(sent);
+        }
+    }
+
+    /// Tells what was lost since the position, and raises it to just below the lowest number that
+    /// may still be lost and was not shown here: one that waits, backs off or is with others.
+    pub(super) async fn settle(&mut self) -> Result<(), Fault> {
+        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+        let after = self.progress.position();
+        // One more than was shown here holds one that was not.
+        let limit = i64::try_from(self.progress.shown_count() + 1)
+            .map_or(OWED_PAGE, |enough| enough.min(OWED_PAGE));
+        let open =
+            Box::pin(async move { store.list_deliveries(&inbox, after, &OPEN, limit).await });
+        let open = self.read(open).await?;
+        let reach = self.progress.reach(&open.deliveries, open.next);
+        // Whatever is not open by now and was lost is found by this later read.
+        self.tell_lost().await?;
+        self.progress.raise(reach);
+        // Until nothing is left that was not shown here.
+        self.doubtful &= reach < self.progress.cursor();
+        Ok(())
     }
 
     /// What may be put in flight, by the row as last read.
@@ -150,20 +260,25 @@ impl Life {
     /// failed one leaves the page as it is.
     pub(super) async fn send_page(&mut self) -> Result<(), Fault> {
         let Some(page) = &self.page else { return Ok(()) };
-        let operations = match page.deliveries.is_empty() {
+        let keys = operation_keys(&page.deliveries);
+        let operations = match keys.is_empty() {
             true => Vec::new(),
             false => {
-                let keys = operation_keys(&page.deliveries);
-                self.engine.store().operations(&keys).await.map_err(unreadable)?
+                let store = self.engine.store().clone();
+                self.read(Box::pin(async move { store.operations(&keys).await })).await?
             }
         };
-        let covered = page.covered;
-        if self.progress.misses_any(&sequences(&page.deliveries), covered) {
-            self.tell_lost(self.progress.cursor(), covered).await?;
+        if self.lost_told != lost(&self.known) {
+            self.tell_lost().await?;
         }
+        // None: the lease ended while that was told.
         let Some(page) = self.page.take() else { return Ok(()) };
-        self.send_results(frames::join(&page.deliveries, operations)).await?;
-        self.progress.cover(covered, &self.known);
+        let covered = page.covered;
+        let sent = self.send_results(frames::join(&page.deliveries, operations)).await?;
+        if sent == Sent::TakenBack {
+            return Ok(());
+        }
+        self.cover(covered);
         let sending = self.progress.backlog() == Backlog::Sending;
         if page.ends_backlog && sending && !self.owes_any().await? {
             self.catch_up().await?;
@@ -174,15 +289,15 @@ impl Life {
     /// Whether something that was there at the opening was not shown here and is still to come: it
     /// backs off, is about to be lost, or is in flight to us by an offer whose answer was lost. A
     /// later page or its end settles that. What others have in flight is not ours to wait for.
-    async fn owes_any(&self) -> Result<bool, Fault> {
-        let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
-        let own_in_flight = own.map_or(0, |consumer| consumer.in_flight);
-        let open = [DeliveryState::Pending, DeliveryState::InFlight];
-        let mut next = Some(0).filter(|_| self.known.pending + own_in_flight > 0);
+    async fn owes_any(&mut self) -> Result<bool, Fault> {
+        let mut next = Some(0).filter(|_| self.known.pending + self.own_in_flight() > 0);
         while let Some(after) = next.filter(|after| *after < self.progress.last_at_open()) {
-            let store = self.engine.store();
-            let page = store.list_deliveries(&self.inbox, after, &open, OWED_PAGE).await;
-            let page = page.map_err(unreadable)?;
+            let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+            let page =
+                Box::pin(
+                    async move { store.list_deliveries(&inbox, after, &OPEN, OWED_PAGE).await },
+                );
+            let page = self.read(page).await?;
             if page.deliveries.iter().any(|delivery| self.owes(delivery)) {
                 return Ok(true);
             }
@@ -200,15 +315,22 @@ impl Life {
 
     /// Says that the backlog is sent. From now on the cursor is at the end, and submits may put
     /// deliveries in flight to us themselves.
-    async fn catch_up(&mut self) -> Result<(), End> {
+    async fn catch_up(&mut self) -> Result<(), Fault> {
+        if self.progress.position() < self.progress.cursor() {
+            self.settle().await?;
+        }
         self.progress.catch_up();
         self.send(Frame::CaughtUp { resume_token: self.token() }).await?;
+        self.attach();
+        Ok(())
+    }
+
+    fn attach(&mut self) {
         let room = usize::try_from(self.consumer.window).unwrap_or(1).max(1);
         let (inbox, consumer) = (self.inbox.clone(), self.consumer.id.clone());
         self.handed = Some(self.engine.attach(inbox, consumer, self.consumer.epoch, room));
         // Whatever came between the last offer and the attaching is found by a look.
         self.look_wanted = true;
-        Ok(())
     }
 
     /// Sends what submits put in flight to us, together with whatever else is queued by now.
@@ -220,42 +342,68 @@ impl Life {
         let sequences: Vec<i64> =
             results.iter().map(|(delivery, _)| delivery.key.sequence).collect();
         let covered = sequences.iter().copied().max().unwrap_or(0);
-        let mut told = Ok(());
         if self.progress.misses_any(&sequences, covered) {
-            told = self.tell_lost(self.progress.cursor(), covered).await;
+            // Others got them, or they ended: the row, as last read, doesn't know of them.
+            self.doubtful = true;
+            self.look_wanted = true;
         }
-        self.send_results(results).await?;
-        match told {
-            Ok(()) => self.progress.cover(covered, &self.known),
-            Err(Fault::End(end)) => return Err(end),
-            // The cursor stays: the next page tells what was lost before it.
-            Err(Fault::Retry(_)) => {}
+        if self.send_results(results).await? == Sent::Whole {
+            self.cover(covered);
         }
         Ok(())
     }
 
-    async fn send_results(&mut self, results: Vec<frames::Joined>) -> Result<(), End> {
+    fn cover(&mut self, covered: i64) {
+        self.progress.cover(covered);
+        self.raise_to(self.progress.cursor());
+    }
+
+    /// Sends results, which are in flight to us, and keeps the lease while the client reads slowly.
+    async fn send_results(&mut self, results: Vec<frames::Joined>) -> Result<Sent, End> {
+        let epoch = self.consumer.epoch;
+        let mut store_answers = true;
+        let mut highest = 0;
+        let mut unsent: BTreeSet<i64> =
+            results.iter().map(|(delivery, _)| delivery.key.sequence).collect();
         for results in frames::split(results) {
-            for (delivery, _) in &results {
-                self.progress.show(delivery, &self.known);
+            if store_answers && Instant::now() >= self.timers.renew {
+                match self.renew().await {
+                    Ok(()) => {}
+                    Err(Fault::End(end)) => return Err(end),
+                    // The next turn tries again.
+                    Err(Fault::Retry(_)) => store_answers = false,
+                }
+                if self.consumer.epoch != epoch {
+                    return Ok(Sent::TakenBack);
+                }
             }
+            for (delivery, _) in &results {
+                let sequence = delivery.key.sequence;
+                self.progress.show(sequence);
+                unsent.remove(&sequence);
+                highest = highest.max(sequence);
+            }
+            self.raise_to(unsent.first().map_or(highest, |next| highest.min(next - 1)));
             telemetry::results_sent(results.len());
             let resume_token = self.token();
             self.send(Frame::Deliveries { results, resume_token }).await?;
         }
-        Ok(())
+        Ok(Sent::Whole)
     }
 
-    /// Tells what was lost after a number, up to another. What was told stays told if a later read
-    /// fails.
-    pub(super) async fn tell_lost(&mut self, after: i64, up_to: i64) -> Result<(), Fault> {
+    /// Tells what was lost after the position and was neither shown nor told here, beyond the cursor
+    /// too. What was told stays told if a later read fails.
+    pub(super) async fn tell_lost(&mut self) -> Result<(), Fault> {
+        let counted = lost(&self.known);
         let mut merger = GapMerger::default();
-        let mut after = after;
-        while after < up_to {
-            let lost = self.engine.store().list_lost(&self.inbox, after, LOST_PAGE).await;
-            let lost = lost.map_err(unreadable)?;
-            let Some(last) = lost.last().map(|delivery| delivery.key.sequence) else { break };
-            for delivery in lost.iter().take_while(|delivery| delivery.key.sequence <= up_to) {
+        let mut after = self.progress.position();
+        loop {
+            after = self.progress.untold_after(after);
+            let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+            let page = Box::pin(async move { store.list_lost(&inbox, after, LOST_PAGE).await });
+            let page = self.read(page).await?;
+            let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
+            for delivery in &page {
                 if !self.progress.is_untold(delivery.key.sequence) {
                     continue;
                 }
@@ -272,6 +420,8 @@ impl Life {
         if let Some(range) = merger.finish() {
             self.send_gap(range).await?;
         }
+        self.lost_told = counted;
+        self.raise_to(self.progress.cursor());
         Ok(())
     }
 
@@ -284,30 +434,29 @@ impl Life {
             .map(|sequence| DeliveryKey { inbox: self.inbox.clone(), sequence })
             .collect();
         if !keys.is_empty() {
-            let rows = self.engine.store().deliveries(&keys).await.map_err(unreadable)?;
+            let store = self.engine.store().clone();
+            let rows = self.read(Box::pin(async move { store.deliveries(&keys).await })).await?;
             let withdrawn = self.progress.settle(&rows, &self.consumer.id);
             for withdrawn in withdrawn.chunks(WITHDRAWN_MAX) {
                 self.send(Frame::Withdrawn(withdrawn.to_vec())).await?;
             }
         }
-        if self.lost_told != lost(&self.known) && !has_fresh(&self.known) {
-            self.tell_lost_at_the_end().await?;
+        if self.lost_told != lost(&self.known) {
+            self.tell_lost().await?;
         }
         self.withdrawals_told();
         Ok(())
     }
+}
 
-    /// Tells what was lost behind the cursor while nothing could be sent: no page will come that
-    /// would tell it.
-    async fn tell_lost_at_the_end(&mut self) -> Result<(), Fault> {
-        let last = self.known.last_sequence();
-        if self.progress.cursor() < last {
-            self.tell_lost(self.progress.cursor(), last).await?;
-            self.progress.cover(last, &self.known);
-        }
-        self.lost_told = lost(&self.known);
-        Ok(())
-    }
+/// What became of a stream that could not be opened again. A newer stream, a shutdown and a store
+/// that is out of reach for now are what they always are; otherwise the client opens it anew.
+fn not_reopened(refusal: Refusal) -> Fault {
+    let known = matches!(
+        refusal,
+        Refusal::StreamSuperseded | Refusal::Draining { .. } | Refusal::StoreUnavailable { .. }
+    );
+    if known { refusal.into() } else { End::Lapsed.into() }
 }
 
 /// What decides whether an offer can find more than the last one.
@@ -323,10 +472,6 @@ fn ended(inbox: &Inbox) -> i64 {
 /// How many deliveries of an inbox were lost.
 pub(super) fn lost(inbox: &Inbox) -> i64 {
     inbox.expired_total + inbox.dead_total
-}
-
-fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
-    deliveries.iter().map(|delivery| delivery.key.sequence).collect()
 }
 
 fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {

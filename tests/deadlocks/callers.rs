@@ -214,13 +214,14 @@ impl Worker {
         let inbox = self.inbox(&account);
         let consumer = ConsumerId::parse(&format!("c{}", self.roll(3))).expect("valid");
         let open = Command::Open { inbox: inbox.clone(), consumer: consumer.clone(), window: 8 };
-        let epoch = match self.engine.run(open).await {
+        let mut epoch = match self.engine.run(open).await {
             Ok(Reply::Opened { consumer, .. }) => consumer.epoch,
             Ok(other) => return self.hunt.fault(format!("an open was answered with {other:?}")),
             Err(refusal) => return self.refused("open", &refusal, &[]),
         };
         self.hunt.count("open", "OK");
         for _ in 0..2 {
+            let (inbox_key, consumer_id) = (inbox.clone(), consumer.clone());
             let (inbox, consumer, limit) = (inbox.clone(), consumer.clone(), 4);
             match self.engine.run(Command::Offer { inbox, consumer, epoch, limit }).await {
                 Ok(Reply::Offered { deliveries, .. }) => {
@@ -230,6 +231,10 @@ impl Worker {
                         let inbox = delivery.key.inbox.inbox;
                         self.hunt.queued(&account, AckTarget { inbox, sequence });
                     }
+                }
+                Ok(Reply::Lapsed) => {
+                    self.hunt.count("offer", "Lapsed");
+                    epoch = self.reopen(&inbox_key, &consumer_id, epoch).await;
                 }
                 Ok(other) => self.hunt.fault(format!("an offer was answered with {other:?}")),
                 Err(refusal) => self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED"]]),
@@ -241,6 +246,17 @@ impl Worker {
                 Err(refusal) => self.refused("close", &refusal, &[&["STREAM_SUPERSEDED"]]),
             }
         }
+    }
+
+    /// Opens a stream again whose lease ended; returns its epoch from then on.
+    async fn reopen(&mut self, inbox: &InboxKey, consumer: &ConsumerId, epoch: i64) -> i64 {
+        let (inbox, consumer, window) = (inbox.clone(), consumer.clone(), 8);
+        match self.engine.run(Command::Reopen { inbox, consumer, epoch, window }).await {
+            Ok(Reply::Opened { consumer, .. }) => return consumer.epoch,
+            Ok(other) => self.hunt.fault(format!("a reopen was answered with {other:?}")),
+            Err(refusal) => self.refused("reopen", &refusal, &[&["STREAM_SUPERSEDED"]]),
+        }
+        epoch
     }
 
     /// A whole stream: reads some results, acks every other one, and goes away.

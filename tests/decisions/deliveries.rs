@@ -12,7 +12,7 @@ use receiptd::domain::{
 
 use crate::{
     acked,
-    commands::{append, close, consumer, delivery, inbox, offer, operation},
+    commands::{append, close, consumer, delivery, inbox, offer, operation, reopen},
     memory::Memory,
     offered, opened, state, submitted,
 };
@@ -194,4 +194,40 @@ fn a_consumer_without_a_sign_of_life_is_removed() {
     let row = &memory.inboxes[&inbox("default")];
     assert!(row.consumers.is_empty() && row.due_time.is_none());
     assert_eq!((row.pending, row.in_flight), (1, 0));
+}
+
+#[test]
+fn a_lapsed_stream_opens_again_and_only_a_newer_one_supersedes() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    submitted(&mut memory, append("1", now));
+    let first = opened(&mut memory, "c", 5);
+    let other = opened(&mut memory, "other", 5);
+    assert_eq!(offered(&mut memory, "c", first, 5), [(1, 1)]);
+    memory.advance(Span::seconds(61));
+    let sweep = Command::SweepInbox { key: inbox("default") };
+    assert!(matches!(memory.run(&sweep), Ok(Reply::Swept(Swept::ConsumerRemoved))));
+    assert!(memory.inboxes[&inbox("default")].consumers.is_empty());
+    for limit in [0, 5] {
+        let reply = memory.run(&offer("default", "c", first, limit));
+        assert!(matches!(reply, Ok(Reply::Lapsed)), "{reply:?}");
+    }
+    let before = memory.inboxes[&inbox("default")].clone();
+    assert_eq!((before.pending, before.returned, before.in_flight), (1, 1, 0));
+    let again = memory.run(&reopen("default", "c", first, 5));
+    let Ok(Reply::Opened { consumer: again, inbox: row }) = again else { panic!("{again:?}") };
+    assert!(again.epoch > first && again.window == 5, "{again:?}");
+    assert_eq!(row.consumers, std::slice::from_ref(&again));
+    assert_eq!(offered(&mut memory, "c", again.epoch, 5), [(1, 2)], "what it held comes again");
+    // The other consumer's stream lapsed too, and a newer one of it took its place.
+    let newer = opened(&mut memory, "other", 5);
+    for command in [offer("default", "other", other, 0), reopen("default", "other", other, 5)] {
+        let refusal = memory.run(&command).expect_err("a newer one is open");
+        assert_eq!(refusal, Refusal::StreamSuperseded);
+    }
+    let epochs: Vec<i64> =
+        memory.inboxes[&inbox("default")].consumers.iter().map(|entry| entry.epoch).collect();
+    assert_eq!(epochs, [again.epoch, newer], "nothing changed");
+    let refusal = memory.run(&offer("absent", "c", 1, 0)).expect_err("no such inbox");
+    assert_eq!(refusal, Refusal::NoSuchInbox);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use receiptd::proto::{
-    OperationEventKind, delivery::State as DeliveryState, operation::State,
+    OperationEventKind, WatchOperationRequest, delivery::State as DeliveryState, operation::State,
     stream_deliveries_response::Frame,
 };
 
@@ -13,9 +13,10 @@ use crate::support::{
     answers::{found_receipt, operation, receipt, state_of},
     client::{Caller, attempt, sequence},
     eventually,
-    requests::{Identity, into_inbox},
+    requests::{Identity, into_inbox, until_acked},
     server::Server,
     stores::{TestStore, on_both_stores},
+    within,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -26,6 +27,7 @@ on_both_stores!(
     f16_expiry_needs_no_visitor,
     f18_an_entry_nobody_can_digest,
     f40_sweeping_is_bounded_and_retires_each_once,
+    a_watcher_sees_who_holds_the_lock_next,
 );
 
 async fn f16_expiry_needs_no_visitor(store: TestStore) {
@@ -154,4 +156,32 @@ async fn f40_sweeping_is_bounded_and_retires_each_once(store: TestStore) {
         let counts = join_all(some.iter().map(count)).await;
         assert!(counts.iter().all(|count| *count == 1), "each retired once: {counts:?}");
     }
+}
+
+/// The row of an operation that waits doesn't change when its lock passes from one to the next.
+async fn a_watcher_sees_who_holds_the_lock_next(store: TestStore) {
+    let server = store.serve(&[]);
+    let caller = server.a();
+    caller.submitted(Identity::fresh().append("d", "0")).await;
+    let ids = [Identity::fresh(), Identity::fresh(), Identity::fresh()];
+    for id in &ids {
+        caller.submitted(into_inbox(until_acked(id.append("d", "x")), &id.id)).await;
+    }
+    let [holder, next, last] = &ids;
+    let watch = WatchOperationRequest {
+        operation_id: last.id.clone(),
+        mint_time: last.look_up().mint_time,
+    };
+    let mut frames = caller.operations.clone().watch_operation(watch).await.expect("watched");
+    let frames = frames.get_mut();
+    let mut held_by = async || {
+        let frame = within("a frame", frames.message()).await.expect("not ended");
+        let watched = frame.and_then(|frame| frame.operation).expect("an operation");
+        (watched.state(), watched.waiting_for.map(|lock| lock.operation_id).unwrap_or_default())
+    };
+    assert_eq!(held_by().await, (State::Accepted, holder.id.clone()));
+    caller.ack(&holder.id, &[1]).await.expect("acked");
+    assert_eq!(held_by().await, (State::Accepted, next.id.clone()));
+    caller.ack(&next.id, &[1]).await.expect("acked");
+    assert_eq!(held_by().await, (State::Applied, String::new()));
 }

@@ -143,6 +143,10 @@ pub fn open(name: &str, who: &str, window: i64) -> Command {
     Command::Open { inbox: inbox(name), consumer: consumer(who), window }
 }
 
+pub fn reopen(name: &str, who: &str, epoch: i64, window: i64) -> Command {
+    Command::Reopen { inbox: inbox(name), consumer: consumer(who), epoch, window }
+}
+
 pub fn offer(name: &str, who: &str, epoch: i64, limit: i64) -> Command {
     Command::Offer { inbox: inbox(name), consumer: consumer(who), epoch, limit }
 }

@@ -13,7 +13,8 @@ use receiptd::domain::{
 
 use crate::{
     commands::{
-        self, Instruction, ack, append, cancel, close, inbox, offer, open, operation, target,
+        self, Instruction, ack, append, cancel, close, inbox, offer, open, operation, reopen,
+        target,
     },
     memory::Memory,
 };
@@ -25,6 +26,7 @@ pub enum Step {
     Cancel { id: u8 },
     Ack { inbox: u8, sequences: Vec<i64> },
     Open { inbox: u8, consumer: u8, window: i64, attach: bool },
+    Reopen { inbox: u8, consumer: u8, window: i64 },
     Offer { inbox: u8, consumer: u8, limit: i64 },
     Close { inbox: u8, consumer: u8 },
     Release { target: u8, id: u8 },
@@ -44,6 +46,8 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..2_u8, 0..2_u8, 1..5_i64, any::<bool>()).prop_map(
             |(inbox, consumer, window, attach)| Step::Open { inbox, consumer, window, attach }
         ),
+        1 => (0..2_u8, 0..2_u8, 1..5_i64)
+            .prop_map(|(inbox, consumer, window)| Step::Reopen { inbox, consumer, window }),
         3 => (0..2_u8, 0..2_u8, 0..5_i64)
             .prop_map(|(inbox, consumer, limit)| Step::Offer { inbox, consumer, limit }),
         1 => (0..2_u8, 0..2_u8).prop_map(|(inbox, consumer)| Step::Close { inbox, consumer }),
@@ -106,6 +110,15 @@ impl Model {
                     self.memory.attached.insert(key, Attached { consumer, epoch, room: 2 });
                 }
                 open(&format!("i{name}"), &format!("c{consumer}"), *window)
+            }
+            // Sometimes refused: then the epoch that is remembered is one of no stream.
+            Step::Reopen { inbox: name, consumer, window } => {
+                let lapsed = *self.epochs.get(&(*name, *consumer))?;
+                let key = inbox(&format!("i{name}"));
+                let epoch = self.memory.inboxes.get(&key).map_or(0, |row| row.consumer_epoch) + 1;
+                self.epochs.insert((*name, *consumer), epoch);
+                self.memory.attached.remove(&key);
+                reopen(&format!("i{name}"), &format!("c{consumer}"), lapsed, *window)
             }
             Step::Offer { inbox, consumer, limit } => {
                 let epoch = self.epochs.get(&(*inbox, *consumer))?;

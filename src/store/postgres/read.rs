@@ -297,8 +297,8 @@ pub(super) const GLIMPSE_OPERATIONS: &str = "SELECT k.n, o.state, o.outcome_vers
         AND o.operation_id = k.operation_id";
 
 /// Index: inboxes_pkey.
-pub(super) const GLIMPSE_INBOXES: &str = "SELECT k.n, i.next_sequence - 1, i.pending, i.in_flight,
-        i.acked_total + i.expired_total + i.dead_total, i.consumer_epoch
+pub(super) const GLIMPSE_INBOXES: &str = "SELECT k.n, i.next_sequence - 1, i.pending, i.returned,
+        i.offered, i.in_flight, i.acked_total + i.expired_total + i.dead_total, i.consumer_epoch
     FROM UNNEST($1::smallint[], $2::text[], $3::text[])
         WITH ORDINALITY AS k(bucket, account, inbox, n)
     JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
@@ -329,6 +329,8 @@ impl PostgresStore {
             Ok(InboxGlimpse {
                 last_sequence: fields.take()?,
                 pending: fields.take()?,
+                returned: fields.take()?,
+                offered: fields.take()?,
                 in_flight: fields.take()?,
                 ended: fields.take()?,
                 consumer_epoch: fields.take()?,

@@ -351,7 +351,7 @@ pub(super) fn glimpse_operation(
 }
 
 /// Index: the primary key.
-pub(super) const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, in_flight, \
+pub(super) const GLIMPSE_INBOX: &str = "SELECT next_sequence - 1, pending, returned, offered, in_flight, \
     acked_total + expired_total + dead_total, consumer_epoch FROM inboxes NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3";
 
@@ -366,9 +366,11 @@ pub(super) fn glimpse_inbox(
         Ok(InboxGlimpse {
             last_sequence: row.get(0)?,
             pending: row.get(1)?,
-            in_flight: row.get(2)?,
-            ended: row.get(3)?,
-            consumer_epoch: row.get(4)?,
+            returned: row.get(2)?,
+            offered: row.get(3)?,
+            in_flight: row.get(4)?,
+            ended: row.get(5)?,
+            consumer_epoch: row.get(6)?,
         })
     });
     Ok(read.optional()?)

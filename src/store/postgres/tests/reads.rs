@@ -315,6 +315,8 @@ async fn a_glimpse_keeps_the_order_of_the_keys() {
     let main = InboxGlimpse {
         last_sequence: 6,
         pending: 5,
+        returned: 6,
+        offered: 3,
         in_flight: 7,
         ended: 27,
         consumer_epoch: inbox("main", Optional::Set).consumer_epoch,

@@ -241,6 +241,8 @@ async fn glimpses_show_what_changes() {
     let glimpse = InboxGlimpse {
         last_sequence: 99,
         pending: 9,
+        returned: 10,
+        offered: 7,
         in_flight: 11,
         ended: 39,
         consumer_epoch: full_inbox("default").consumer_epoch,

@@ -1,7 +1,14 @@
-//! Streams over the embedded store, through the library.
+//! Streams through the library: over the embedded store, and over PostgreSQL behind a proxy.
 
-#[path = "support/commands.rs"]
+#[path = "../support/commands.rs"]
 mod commands;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod ends;
+mod gaps;
+mod hang;
+mod lapse;
 
 use std::time::Duration;
 
@@ -69,6 +76,17 @@ type Frames = Receiver<Result<Frame, Refusal>>;
 impl Running {
     async fn row(&self) -> Inbox {
         self.engine.store().inbox(&inbox("default")).await.expect("reads").expect("a row")
+    }
+
+    /// Waits until the inbox row is as wanted, by its hints.
+    async fn until(&self, what: &str, wanted: impl Fn(&Inbox) -> bool) {
+        let watch = self.engine.wake().watch_inbox(inbox("default"));
+        let waiting = async {
+            while !wanted(&self.row().await) {
+                watch.changed().await;
+            }
+        };
+        support::within(what, waiting).await;
     }
 
     async fn submit(&self, id: &str) {
@@ -293,73 +311,6 @@ async fn a_backlog_that_ends_elsewhere_is_caught_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_ones_are_told_once() {
-    let running = running(Policy { ack_deadline: Span::seconds(3), ..policy() });
-    running.submit_many(1, 6).await;
-    let mut frames = running.open("me", 2, "").await.expect("opens");
-    opened(&mut frames).await;
-    let (got, token) = results(&mut frames, 2).await;
-    assert_eq!(got, [(1, 1), (2, 1)]);
-    let (mut withdrawn, mut gaps, mut shown) = (Vec::new(), Vec::new(), Vec::new());
-    let started = std::time::Instant::now();
-    while withdrawn.len() + gaps.len() < 6 && started.elapsed() < Duration::from_secs(9) {
-        match next(&mut frames).await {
-            Frame::Withdrawn(ended) => withdrawn.extend(ended.into_iter().map(|(n, _, s)| (n, s))),
-            Frame::Gap { first, last, cause, operation_ids } => {
-                assert_eq!(operation_ids.len() as i64, last - first + 1);
-                gaps.extend((first..=last).map(|n| (n, cause)));
-            }
-            Frame::Deliveries { results, .. } => {
-                shown.extend(results.iter().map(|(d, _)| (d.key.sequence, d.attempt)))
-            }
-            Frame::CaughtUp { .. } => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    withdrawn.extend(gaps);
-    withdrawn.sort_unstable();
-    assert_eq!(withdrawn, (1..=6).map(|n| (n, DeliveryState::Expired)).collect::<Vec<_>>());
-    drop(frames);
-    let mut frames = running.open("me", 2, &token).await.expect("opens");
-    opened(&mut frames).await;
-    let gap = next(&mut frames).await;
-    assert!(matches!(gap, Frame::Gap { first: 3, last: 6, .. }), "{gap:?}");
-    assert!(matches!(next(&mut frames).await, Frame::CaughtUp { .. }));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ends_are_honest() {
-    let running = running(policy());
-    running.submit_many(1, 3).await;
-    let mut first = running.open("me", 10, "").await.expect("opens");
-    opened(&mut first).await;
-    results(&mut first, 3).await;
-    let mut second = running.open("me", 10, "").await.expect("opens");
-    opened(&mut second).await;
-    let began = std::time::Instant::now();
-    let end = last(&mut first).await;
-    assert!(matches!(end, Err(Refusal::StreamSuperseded)), "{end:?}");
-    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
-    let (got, _) = results(&mut second, 3).await;
-    assert_eq!(got, [(1, 2), (2, 2), (3, 2)]);
-    drop(second);
-    // A stream that lives longer than its lease keeps it.
-    let aged = StreamSettings { age_max: Span::seconds(5), ..settings() };
-    let mut frames = running.open_with("me", 10, "", aged).await.expect("opens");
-    let end = last(&mut frames).await;
-    assert!(matches!(end, Ok(Frame::Draining { .. })), "{end:?}");
-    // One that reads nothing.
-    running.submit_many(10, 400).await;
-    let mut frames = running.open("me", 256, "").await.expect("opens");
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let end = last(&mut frames).await;
-    assert!(matches!(end, Err(Refusal::SlowConsumer)), "{end:?}");
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let row = running.engine.store().inbox(&inbox("default")).await.expect("read").expect("a row");
-    assert_eq!((row.in_flight, row.consumers.len()), (0, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn many_results_all_arrive() {
     let running = running(Policy {
         ack_deadline: Span::seconds(30),
@@ -467,34 +418,4 @@ async fn nothing_is_lost_whatever_drops() {
         (1..=total as i64).filter(|n| !acked.lock().expect("l").contains(n)).collect();
     assert!(missing.is_empty());
     assert_eq!(row.acked_total, total as i64);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_store_ends_no_stream() {
-    let running = running(policy());
-    running.submit_many(1, 5).await;
-    let mut frames = running.open("me", 10, "").await.expect("opens");
-    opened(&mut frames).await;
-    results(&mut frames, 5).await;
-    running.engine.store().close().await;
-    let end = tokio::time::Instant::now() + Duration::from_secs(6);
-    let mut beats = 0;
-    while let Ok(item) = tokio::time::timeout_at(end, frames.recv()).await {
-        match item {
-            Some(Ok(Frame::Heartbeat { .. })) => beats += 1,
-            Some(Ok(Frame::CaughtUp { .. })) => {}
-            other => {
-                panic!("{other:?}");
-            }
-        }
-    }
-    assert!(beats >= 5);
-    running.shutdown.cancel();
-    assert!(matches!(last(&mut frames).await, Ok(Frame::Draining { .. })));
-    let joined = tokio::time::timeout(Duration::from_secs(10), async {
-        running.engine.drain().await;
-        running.engine.seams().join().await
-    })
-    .await;
-    assert!(joined.is_ok(), "everything ends");
 }
