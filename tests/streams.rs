@@ -17,10 +17,9 @@ use receiptd::{
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{Store, sqlite},
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, Frames, OpenStream, StreamSettings},
     sweeper, wake,
 };
-use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 struct Running {
@@ -64,8 +63,6 @@ fn settings() -> StreamSettings {
     }
 }
 
-type Frames = Receiver<Result<Frame, Refusal>>;
-
 impl Running {
     async fn row(&self) -> Inbox {
         self.engine.store().inbox(&inbox("default")).await.expect("reads").expect("a row")
@@ -103,6 +100,8 @@ impl Running {
             consumer: consumer(who),
             window,
             resume_token: token.to_owned(),
+            credit: None,
+            end: None,
         };
         stream::open(&self.engine, request, settings, self.shutdown.clone()).await
     }

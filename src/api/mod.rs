@@ -16,6 +16,7 @@ mod operation_lists;
 mod operations;
 mod pages;
 mod places;
+mod sessions;
 mod shown;
 pub mod shutdown;
 pub mod status;
@@ -110,6 +111,12 @@ impl Api {
         let answer: BoxFuture<'_, _> = Box::pin(answer);
         let result = call.answer_by.or_late(RefusalOutcome::NoEffect, answer).await;
         self.answer(call, result)
+    }
+
+    /// A refusal as the error of one frame or item.
+    fn error(&self, refused: Refused) -> crate::proto::SubmitError {
+        telemetry::refused(refused.refusal.reason());
+        refused.into_submit_error(self.engine().seams().now())
     }
 
     fn status(&self, refused: Refused) -> Status {

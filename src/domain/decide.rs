@@ -31,8 +31,8 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
             deliver::ack(world, account, targets, subject, consumer)
         }
         Command::Open { inbox, consumer, window } => consume::open(world, inbox, consumer, *window),
-        Command::Offer { inbox, consumer, epoch, limit } => {
-            consume::offer(world, inbox, consumer, *epoch, *limit)
+        Command::Offer { inbox, consumer, epoch, limit, choice } => {
+            consume::offer(world, inbox, (consumer, *epoch), *limit, choice)
         }
         Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
         Command::ReleaseLock { target, operation_id, reason, subject } => {

@@ -13,7 +13,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Frame, StreamSettings,
+    Frame, Granted, Item, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
     progress::Progress,
@@ -50,6 +50,10 @@ pub(super) struct Start {
     pub(super) opened: Inbox,
     /// The consumer with its epoch.
     pub(super) consumer: Consumer,
+    /// What its reader grants.
+    pub(super) granted: Option<Granted>,
+    /// When it ends at the latest, unless at an age of its own.
+    pub(super) end: Option<Instant>,
 }
 
 /// What the next turn has to do with the store.
@@ -68,6 +72,7 @@ enum Event {
     Gone,
     Timer,
     Handed(Option<Handed>),
+    Granted,
     Changed,
 }
 
@@ -94,7 +99,9 @@ pub(super) struct Life {
     settings: StreamSettings,
     shutdown: CancellationToken,
     watch: Watch,
-    sender: mpsc::Sender<Result<Frame, Refusal>>,
+    sender: mpsc::Sender<Item>,
+    /// What the reader lets us send; without it the window alone bounds us.
+    pub(super) granted: Option<Granted>,
     /// The inbox row as last read.
     pub(super) known: Inbox,
     pub(super) progress: Progress,
@@ -125,16 +132,16 @@ impl Life {
         settings: StreamSettings,
         shutdown: CancellationToken,
         watch: Watch,
-        sender: mpsc::Sender<Result<Frame, Refusal>>,
+        sender: mpsc::Sender<Item>,
     ) -> Self {
-        let Start { position, opened, consumer } = start;
+        let Start { position, opened, consumer, granted, end } = start;
         let now = Instant::now();
-        let age = spread(settings.age_max.to_std(), engine.seams().random());
+        let age = || now + settings.age(engine.seams().random());
         let timers = Timers {
             heartbeat: now + settings.heartbeat.to_std(),
             tick: now + TICK,
             renew: now + engine.policy().consumer_lease.to_std() / 3,
-            age: now + age,
+            age: end.unwrap_or_else(age),
             looked: now,
             rest: None,
         };
@@ -147,6 +154,7 @@ impl Life {
             shutdown,
             watch,
             sender,
+            granted,
             page: None,
             handed: None,
             look_wanted: false,
@@ -163,11 +171,7 @@ impl Life {
     }
 
     /// Runs until the end, says why, and gives back what it holds.
-    pub(super) async fn run(
-        mut self,
-        position: Option<i64>,
-        last_word: OwnedPermit<Result<Frame, Refusal>>,
-    ) {
+    pub(super) async fn run(mut self, position: Option<i64>, last_word: OwnedPermit<Item>) {
         telemetry::stream_began();
         let end = match self.begin(position).await {
             Ok(()) => self.follow().await,
@@ -176,12 +180,22 @@ impl Life {
         };
         telemetry::stream_ended(end.cause());
         if let Some(word) = self.last_word(&end) {
-            last_word.send(word);
+            last_word.send(Box::new(word));
         }
         let Life { engine, inbox, consumer, sender, handed, .. } = self;
-        // The client sees the end at once, whatever giving back takes.
-        drop((sender, handed));
-        close(&engine, &inbox, &consumer, &end).await;
+        drop(handed);
+        match end {
+            // Whoever asked for the end is told when all is given back.
+            End::Gone => {
+                close(&engine, &inbox, &consumer, &end).await;
+                drop(sender);
+            }
+            // The client sees the end at once, whatever giving back takes.
+            End::Shutdown | End::Aged | End::Stalled | End::Refused(_) => {
+                drop(sender);
+                close(&engine, &inbox, &consumer, &end).await;
+            }
+        }
     }
 
     /// The first frames: `Opened`, then what was lost since the token.
@@ -276,12 +290,13 @@ impl Life {
     async fn wait(&mut self) -> Result<(), End> {
         let timer = self.next_timer();
         let hints_wanted = !self.look_wanted;
-        let Life { shutdown, sender, handed, watch, .. } = self;
+        let Life { shutdown, sender, handed, watch, granted, .. } = self;
         let event = tokio::select! {
             biased;
             () = shutdown.cancelled() => Event::Shutdown,
             () = sender.closed() => Event::Gone,
             handed = receive(handed) => Event::Handed(handed),
+            () = raised(granted.as_ref()) => Event::Granted,
             () = watch.changed(), if hints_wanted => Event::Changed,
             () = tokio::time::sleep_until(timer) => Event::Timer,
         };
@@ -293,6 +308,12 @@ impl Life {
             Event::Handed(None) => {
                 // The engine forgot us: the inbox row says why.
                 self.handed = None;
+                self.look_wanted = true;
+                Ok(())
+            }
+            Event::Granted => {
+                // What the last offer found is no measure any more.
+                self.exhausted = None;
                 self.look_wanted = true;
                 Ok(())
             }
@@ -320,7 +341,7 @@ impl Life {
             biased;
             permit = tokio::time::timeout(stall, self.sender.reserve()) => match permit {
                 Ok(Ok(permit)) => {
-                    permit.send(Ok(frame));
+                    permit.send(Box::new(Ok(frame)));
                     Ok(())
                 }
                 Ok(Err(_)) => Err(End::Gone),
@@ -408,21 +429,10 @@ async fn receive(handed: &mut Option<mpsc::Receiver<Handed>>) -> Option<Handed> 
     }
 }
 
-/// `span` ± 10 %, so that streams that opened together do not end together.
-fn spread(span: Duration, random: u64) -> Duration {
-    let thousandths = u32::try_from(random % 201).unwrap_or(0);
-    span.mul_f64(f64::from(900 + thousandths) / 1_000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        let hour = Duration::from_secs(3_600);
-        assert_eq!(spread(hour, 0), Duration::from_secs(3_240));
-        assert_eq!(spread(hour, 100), hour);
-        assert_eq!(spread(hour, 200), Duration::from_secs(3_960));
+/// More credit; never ends for a stream that needs none.
+async fn raised(granted: Option<&Granted>) {
+    match granted {
+        Some(granted) => granted.credit.granted().await,
+        None => std::future::pending().await,
     }
 }

@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Frame,
+    Frame, Granted,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     domain::{
-        command::{Command, Reply},
+        command::{Choice, Command, Reply},
         delivery::{Delivery, DeliveryKey, DeliveryState},
         inbox::Inbox,
         operation::OperationKey,
@@ -70,7 +70,7 @@ impl Life {
             // The rules say what became of us.
             None => self.renew().await?,
         }
-        if self.progress.backlog() == Backlog::Sending && self.known.pending == 0 {
+        if self.ends_unseen() {
             // What was left has ended or is with others: there will be no page that ends it.
             self.page = Some(Page {
                 deliveries: Vec::new(),
@@ -87,18 +87,22 @@ impl Life {
 
     /// Renews the consumer's lease.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
-        self.run_offer(0).await.map(drop)
+        self.run_offer(0, Choice::Any).await.map(drop)
     }
 
     /// Puts a page in flight.
     pub(super) async fn offer(&mut self) -> Result<(), Fault> {
-        let limit = self.free().min(OFFER_MAX);
+        let free = self.free().min(OFFER_MAX);
+        let limit = free.min(self.room());
+        if limit <= 0 && free > 0 {
+            return self.offer_again(free).await;
+        }
         if limit <= 0 {
             // An ack changes the row, and that wakes us.
             self.offer_wanted = false;
             return Ok(());
         }
-        let deliveries = self.run_offer(limit).await?;
+        let deliveries = self.run_offer(limit, Choice::Any).await?;
         let offered = match usize::try_from(limit) {
             Ok(limit) if deliveries.len() >= limit => Offered::Full,
             Ok(_) | Err(_) => Offered::Short,
@@ -116,12 +120,58 @@ impl Life {
         Ok(())
     }
 
-    async fn run_offer(&mut self, limit: i64) -> Result<Vec<Delivery>, Fault> {
+    /// How many results the reader's credit covers.
+    fn room(&self) -> i64 {
+        self.granted.as_ref().map_or(i64::MAX, |granted| granted.credit.room())
+    }
+
+    /// Without credit for more: puts in flight what was shown here before and came back.
+    async fn offer_again(&mut self, limit: i64) -> Result<(), Fault> {
+        self.offer_wanted = false;
+        if self.known.returned == 0 {
+            // A grant wakes us. A backlog that ended without us is found by a look.
+            self.look_wanted |= self.ends_unseen();
+            return Ok(());
+        }
+        let returned = self.returned_here().await?;
+        if returned.is_empty() {
+            self.exhausted = Some(offerable(&self.known));
+            return Ok(());
+        }
+        let deliveries = self.run_offer(limit, Choice::Returned(returned)).await?;
+        self.exhausted = Some(offerable(&self.known));
+        if !deliveries.is_empty() {
+            let covered = self.progress.cursor();
+            self.page = Some(Page { deliveries, covered, ends_backlog: false });
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left of the backlog although no page of ours ended it.
+    fn ends_unseen(&self) -> bool {
+        self.progress.backlog() == Backlog::Sending && self.known.pending == 0
+    }
+
+    /// What was shown here and waits to be shown again, by number.
+    async fn returned_here(&self) -> Result<Vec<i64>, Fault> {
+        let rows = self.engine.store().deliveries(&self.shown_keys()).await.map_err(unreadable)?;
+        let waiting = rows.iter().filter(|row| row.state == DeliveryState::Pending);
+        let most = usize::try_from(OFFER_MAX).unwrap_or(usize::MAX);
+        Ok(waiting.map(|row| row.key.sequence).take(most).collect())
+    }
+
+    fn shown_keys(&self) -> Vec<DeliveryKey> {
+        let key = |sequence| DeliveryKey { inbox: self.inbox.clone(), sequence };
+        self.progress.shown().into_iter().map(key).collect()
+    }
+
+    async fn run_offer(&mut self, limit: i64, choice: Choice) -> Result<Vec<Delivery>, Fault> {
         let command = Command::Offer {
             inbox: self.inbox.clone(),
             consumer: self.consumer.id.clone(),
             epoch: self.consumer.epoch,
             limit,
+            choice,
         };
         let Reply::Offered { deliveries, inbox } = self.engine.run(command).await? else {
             return Err(Refusal::Internal.into());
@@ -203,9 +253,12 @@ impl Life {
     async fn catch_up(&mut self) -> Result<(), End> {
         self.progress.catch_up();
         self.send(Frame::CaughtUp { resume_token: self.token() }).await?;
-        let room = usize::try_from(self.consumer.window).unwrap_or(1).max(1);
-        let (inbox, consumer) = (self.inbox.clone(), self.consumer.id.clone());
-        self.handed = Some(self.engine.attach(inbox, consumer, self.consumer.epoch, room));
+        if self.granted.is_none() {
+            // What is handed over has no size yet: a credit could not be kept.
+            let room = usize::try_from(self.consumer.window).unwrap_or(1).max(1);
+            let (inbox, consumer) = (self.inbox.clone(), self.consumer.id.clone());
+            self.handed = Some(self.engine.attach(inbox, consumer, self.consumer.epoch, room));
+        }
         // Whatever came between the last offer and the attaching is found by a look.
         self.look_wanted = true;
         Ok(())
@@ -236,7 +289,14 @@ impl Life {
 
     async fn send_results(&mut self, results: Vec<frames::Joined>) -> Result<(), End> {
         for results in frames::split(results) {
-            for (delivery, _) in &results {
+            for (delivery, operation) in &results {
+                let first = !self.progress.has_shown(delivery.key.sequence);
+                if let Some(Granted { credit, result_bytes }) =
+                    self.granted.as_ref().filter(|_| first)
+                {
+                    let bytes = result_bytes(delivery, operation);
+                    credit.spend(i64::try_from(bytes).unwrap_or(i64::MAX));
+                }
                 self.progress.show(delivery, &self.known);
             }
             telemetry::results_sent(results.len());
@@ -277,12 +337,7 @@ impl Life {
 
     /// Tells which of the shown deliveries ended elsewhere.
     pub(super) async fn tell_withdrawn(&mut self) -> Result<(), Fault> {
-        let keys: Vec<DeliveryKey> = self
-            .progress
-            .shown()
-            .into_iter()
-            .map(|sequence| DeliveryKey { inbox: self.inbox.clone(), sequence })
-            .collect();
+        let keys = self.shown_keys();
         if !keys.is_empty() {
             let rows = self.engine.store().deliveries(&keys).await.map_err(unreadable)?;
             let withdrawn = self.progress.settle(&rows, &self.consumer.id);

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use receiptd::{
     domain::{
-        command::{AckTarget, CancelOutcome, Command, Origin, Reply, Submitted},
+        command::{AckTarget, CancelOutcome, Choice, Command, Origin, Reply, Submitted},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
         operation::OperationKey,
@@ -222,7 +222,8 @@ impl Worker {
         self.hunt.count("open", "OK");
         for _ in 0..2 {
             let (inbox, consumer, limit) = (inbox.clone(), consumer.clone(), 4);
-            match self.engine.run(Command::Offer { inbox, consumer, epoch, limit }).await {
+            let choice = Choice::Any;
+            match self.engine.run(Command::Offer { inbox, consumer, epoch, limit, choice }).await {
                 Ok(Reply::Offered { deliveries, .. }) => {
                     self.hunt.count("offer", "OK");
                     for delivery in deliveries {

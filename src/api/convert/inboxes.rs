@@ -148,24 +148,15 @@ pub fn policy(policy: &Policy) -> proto::Policy {
     }
 }
 
-/// What stands in the first frame beside what the stream knows.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    /// Which life of the store.
-    pub store_epoch: String,
-    /// The clocks and limits in force.
-    pub policy: Policy,
-}
-
-/// One frame of a stream.
-pub fn frame(frame: Frame, opening: &Opening) -> proto::StreamDeliveriesResponse {
+/// One frame of a stream; the first tells which life of the store this is, and the policy.
+pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamDeliveriesResponse {
     use stream_deliveries_response::Frame as Sent;
     let sent = match frame {
         Frame::Opened { resume_token, inbox, consumer, acked_elsewhere, heartbeat } => {
             Sent::Opened(proto::Opened {
                 resume_token,
-                store_epoch: opening.store_epoch.clone(),
-                policy: Some(policy(&opening.policy)),
+                store_epoch: store_epoch.to_owned(),
+                policy: Some(self::policy(policy)),
                 depth: inbox.pending + inbox.in_flight,
                 acked_elsewhere,
                 heartbeat_interval: Some(duration(heartbeat)),
@@ -206,6 +197,12 @@ pub fn frame(frame: Frame, opening: &Opening) -> proto::StreamDeliveriesResponse
         }),
     };
     proto::StreamDeliveriesResponse { frame: Some(sent) }
+}
+
+/// How many bytes a result takes of a reader's credit: its own message, without the frame's tags.
+pub fn result_bytes(sent: &Delivery, of: &crate::domain::operation::Operation) -> usize {
+    use prost::Message;
+    delivered(sent, of).encoded_len()
 }
 
 fn delivered(sent: &Delivery, of: &crate::domain::operation::Operation) -> proto::DeliveredResult {
