@@ -219,7 +219,8 @@ pub async fn open(
     let task_engine = engine.clone();
     // The task opens and closes: a caller that goes away in between leaves nothing open.
     engine.seams().spawn(async move {
-        let (opened, consumer) = match task_engine.run(command).await {
+        let opening = Box::pin(task_engine.run(command));
+        let (opened, consumer) = match opening.await {
             Ok(Reply::Opened { inbox, consumer }) => (*inbox, consumer),
             Ok(_) => return drop(answer.send(Err(Refusal::Internal))),
             Err(refusal) => return drop(answer.send(Err(refusal))),
@@ -228,7 +229,8 @@ pub async fn open(
         let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
         // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
         drop(answer.send(Ok(())));
-        life.run(position, last_word).await;
+        // On the heap, so that the opening's own needs are not kept for the stream's life.
+        Box::pin(life.run(position, last_word)).await;
     });
     answered.await.unwrap_or(Err(Refusal::Internal))?;
     Ok(Frames(receiver))

@@ -3,9 +3,12 @@
 //! What must stay true: every wait ends on shutdown and when the receiver is gone; once `Opened` and
 //! what was lost before it are told, a failing store never ends a stream and never stops its
 //! heartbeats. Before that it ends the stream: nobody relies on it yet, and the caller opens again.
+//! A stream that has nothing to do costs little: whatever is more than a wait has a future of its
+//! own on the heap, and is gone when it is done.
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::mpsc::{self, OwnedPermit},
     time::Instant,
@@ -173,7 +176,7 @@ impl Life {
     /// Runs until the end, says why, and gives back what it holds.
     pub(super) async fn run(mut self, position: Option<i64>, last_word: OwnedPermit<Item>) {
         telemetry::stream_began();
-        let end = match self.begin(position).await {
+        let end = match Box::pin(self.begin(position)).await {
             Ok(()) => self.follow().await,
             Err(Fault::End(end)) => end,
             Err(Fault::Retry(refusal)) => End::Refused(refusal),
@@ -187,13 +190,13 @@ impl Life {
         match end {
             // Whoever asked for the end is told when all is given back.
             End::Gone => {
-                close(&engine, &inbox, &consumer, &end).await;
+                Box::pin(close(&engine, &inbox, &consumer, &end)).await;
                 drop(sender);
             }
             // The client sees the end at once, whatever giving back takes.
             End::Shutdown | End::Aged | End::Stalled | End::Refused(_) => {
                 drop(sender);
-                close(&engine, &inbox, &consumer, &end).await;
+                Box::pin(close(&engine, &inbox, &consumer, &end)).await;
             }
         }
     }
@@ -231,20 +234,20 @@ impl Life {
         }
         self.run_timers(now).await?;
         if let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
-            return self.send_handed(handed).await;
+            return Box::pin(self.send_handed(handed)).await;
         }
         if self.timers.rest.is_some_and(|until| now < until) {
             return self.wait().await;
         }
         let Some(work) = self.next_work(now) else { return self.wait().await };
-        let done = match work {
-            Work::Page => self.send_page().await,
-            Work::Renew => self.renew().await,
-            Work::Withdraw => self.tell_withdrawn().await,
-            Work::Offer => self.offer().await,
-            Work::Look => self.look().await,
+        let step: BoxFuture<'_, Result<(), Fault>> = match work {
+            Work::Page => Box::pin(self.send_page()),
+            Work::Renew => Box::pin(self.renew()),
+            Work::Withdraw => Box::pin(self.tell_withdrawn()),
+            Work::Offer => Box::pin(self.offer()),
+            Work::Look => Box::pin(self.look()),
         };
-        match done {
+        match step.await {
             Ok(()) => self.recover(),
             Err(Fault::End(end)) => return Err(end),
             Err(Fault::Retry(refusal)) => self.rest(&refusal),
@@ -280,10 +283,14 @@ impl Life {
         }
         if now >= self.timers.heartbeat {
             self.timers.heartbeat = now + self.settings.heartbeat.to_std();
-            let now = self.store_time().await;
-            self.send(Frame::Heartbeat { resume_token: self.token(), now }).await?;
+            Box::pin(self.beat()).await?;
         }
         Ok(())
+    }
+
+    async fn beat(&mut self) -> Result<(), End> {
+        let now = self.store_time().await;
+        self.send(Frame::Heartbeat { resume_token: self.token(), now }).await
     }
 
     /// Waits for a hint, a handed delivery, a timer or the end.
@@ -304,7 +311,7 @@ impl Life {
             Event::Shutdown => Err(End::Shutdown),
             Event::Gone => Err(End::Gone),
             Event::Timer => Ok(()),
-            Event::Handed(Some(handed)) => self.send_handed(handed).await,
+            Event::Handed(Some(handed)) => Box::pin(self.send_handed(handed)).await,
             Event::Handed(None) => {
                 // The engine forgot us: the inbox row says why.
                 self.handed = None;

@@ -249,8 +249,14 @@ impl Worker {
         let account = self.account();
         let inbox = self.inbox(&account);
         let consumer = ConsumerId::parse(&format!("s{}", self.roll(2))).expect("valid");
-        let request =
-            OpenStream { inbox: inbox.clone(), consumer, window: 8, resume_token: String::new() };
+        let request = OpenStream {
+            inbox: inbox.clone(),
+            consumer,
+            window: 8,
+            resume_token: String::new(),
+            credit: None,
+            end: None,
+        };
         let settings = StreamSettings {
             heartbeat: Span::millis(300),
             age_max: Span::seconds(2),

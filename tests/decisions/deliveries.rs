@@ -123,7 +123,7 @@ fn a_stream_without_credit_gets_only_what_it_names_and_what_came_back() {
     }
     let epoch = opened(&mut memory, "c", 3);
     assert_eq!(offered(&mut memory, "c", epoch, 3), [(1, 1), (2, 1), (3, 1)]);
-    let mut again = |memory: &mut Memory, limit, sequences: &[i64]| {
+    let again = |memory: &mut Memory, limit, sequences: &[i64]| {
         let before = memory.inboxes[&inbox("default")].offered;
         match memory.run(&offer_again("default", "c", epoch, limit, sequences)) {
             Ok(Reply::Offered { deliveries, inbox: after }) => {

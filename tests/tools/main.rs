@@ -15,11 +15,12 @@ use support::{requests::Identity, server::Server};
 /// Arguments as protobuf's JSON wants bytes: base64 of `{"line":"x"}`.
 const ARGUMENTS: &str = "eyJsaW5lIjoieCJ9";
 
-const SERVICES: [&str; 4] = [
+const SERVICES: [&str; 5] = [
     "receiptd.v1.AdminService",
     "receiptd.v1.DocumentService",
     "receiptd.v1.InboxService",
     "receiptd.v1.OperationService",
+    "receiptd.v1.SessionService",
 ];
 
 /// The tool's path, from the variable that tests/run sets.
@@ -50,6 +51,12 @@ fn submit_body(id: &str) -> String {
     json!({ "operationId": id, "intent": intent }).to_string()
 }
 
+/// A session of one submit; the end of the frames ends it.
+fn session_body() -> String {
+    let request: Value = serde_json::from_str(&submit_body(&Identity::fresh().id)).expect("JSON");
+    json!({ "submit": { "items": [{ "tag": "1", "request": request }] } }).to_string()
+}
+
 fn applied(answer: &str) -> Value {
     let answer: Value = serde_json::from_str(answer).expect("JSON");
     assert_eq!(answer["operation"]["state"], "STATE_APPLIED");
@@ -78,6 +85,9 @@ fn buf_lists_describes_and_calls() {
     assert_eq!(first["origin"], "ORIGIN_EXECUTED");
     assert_eq!(again["origin"], "ORIGIN_REPLAYED");
     assert_eq!(first["operation"]["receipt"], again["operation"]["receipt"]);
+    let path = url("/receiptd.v1.SessionService/Connect");
+    let session = curl(&["--data", &session_body(), &path]);
+    assert!(session.contains("ORIGIN_EXECUTED"), "{session}");
 }
 
 #[test]
@@ -106,4 +116,6 @@ fn an_old_grpcurl_lists_describes_and_calls() {
     let ack = json!({ "deliveries": [{ "inbox": "default", "sequence": "1" }] }).to_string();
     let acked = call("receiptd.v1.InboxService/AckDeliveries", &ack);
     assert!(acked.contains("ACK_OUTCOME_ACKED"), "{acked}");
+    let session = call("receiptd.v1.SessionService/Connect", &session_body());
+    assert!(session.contains("ORIGIN_EXECUTED"), "{session}");
 }

@@ -264,6 +264,49 @@ mod tests {
     }
 
     #[test]
+    fn no_result_is_larger_than_credit_reckons_with() {
+        use crate::{
+            api::convert::submit::labels,
+            domain::{
+                ids::{InboxName, OperationId, Target, Timestamp},
+                operation::{OperationState, Outcome},
+            },
+            stream::credit::RESULT_BYTES_MAX,
+        };
+        let (name, time) = ("n".repeat(64), Timestamp(i64::MAX / 2));
+        let of = crate::domain::operation::Operation {
+            target: Target::parse("target", &"t".repeat(512)).expect("valid"),
+            action: "a".repeat(64),
+            content_type: "c".repeat(128),
+            inbox: Some(InboxName::parse(&name).expect("valid")),
+            labels: labels(
+                (10..26).map(|number| (format!("{}{number}", "k".repeat(62)), "v".repeat(256))),
+            )
+            .expect("valid"),
+            state: OperationState::Cancelled,
+            outcome: Some(Outcome::Cancelled { reason: "r".repeat(512) }),
+            outcome_version: i32::MAX,
+            end_time: Some(time),
+            last_replay_time: Some(time),
+            replay_count: i64::MAX,
+            expected_revision: Some(i64::MAX),
+            ..sample::operation(&name)
+        };
+        let sent = Delivery {
+            attempt: i32::MAX,
+            available_time: Some(time),
+            ack_deadline: Some(time),
+            end_time: Some(time),
+            last_failure_time: Some(time),
+            operation_id: OperationId::parse(&name).expect("valid"),
+            ..sample::delivery(&name, i64::MAX)
+        };
+        let most = i64::try_from(result_bytes(&sent, &of)).expect("small");
+        assert!(most < RESULT_BYTES_MAX, "{most}");
+        assert!(most > RESULT_BYTES_MAX / 2, "{most}: the bound is far above what there is");
+    }
+
+    #[test]
     fn only_a_second_attempt_is_a_redelivery() {
         let of = sample::operation("op-1");
         for (attempt, redelivered) in [(1, false), (2, true)] {
