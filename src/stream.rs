@@ -179,6 +179,14 @@ impl Frames {
     }
 }
 
+#[cfg(test)]
+impl Frames {
+    /// Frames that a test sends itself.
+    pub(crate) fn of(items: mpsc::Receiver<Box<Result<Frame, Refusal>>>) -> Self {
+        Frames(items)
+    }
+}
+
 impl Stream for Frames {
     type Item = Result<Frame, Refusal>;
 

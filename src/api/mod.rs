@@ -77,7 +77,7 @@ impl Api {
         &self.0.engine
     }
 
-    /// Taken first thing for a stream or a watch.
+    /// Taken first thing for a stream, a session or a watch.
     fn place(&self, caller: &auth::Principal) -> Result<Place, Refused> {
         Ok(self.0.places.take(&caller.account)?)
     }

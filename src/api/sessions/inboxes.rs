@@ -221,3 +221,104 @@ impl Stream for Named {
         Poll::Ready(Some((self.inbox.clone(), self.stream, item)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    type Sender = mpsc::Sender<Box<Result<Frame, Refusal>>>;
+
+    fn name(text: &str) -> InboxName {
+        InboxName::parse(text).expect("valid")
+    }
+
+    fn follow(inboxes: &mut Inboxes, inbox: &str) -> Sender {
+        let (sender, receiver) = mpsc::channel(16);
+        let stream = inboxes.begin(&name(inbox), None).expect("a free name");
+        inboxes.opened(&name(inbox), stream, Frames::of(receiver));
+        sender
+    }
+
+    fn send(sender: &Sender, token: &str) {
+        let frame = Frame::CaughtUp { resume_token: token.to_owned() };
+        sender.try_send(Box::new(Ok(frame))).expect("room");
+    }
+
+    async fn told(inboxes: &mut Inboxes) -> String {
+        match poll_fn(|context| inboxes.poll_told(context)).await {
+            Told::Frame(inbox, Frame::CaughtUp { resume_token }) => {
+                format!("{}:{resume_token}", inbox.as_str())
+            }
+            Told::Frame(inbox, _) => format!("{} draining", inbox.as_str()),
+            Told::Refused(inbox, refusal) => format!("{} {}", inbox.as_str(), refusal.reason()),
+            Told::Closed(inbox) => format!("{} closed", inbox.as_str()),
+        }
+    }
+
+    #[tokio::test]
+    async fn inboxes_take_turns_whatever_waits_in_one() {
+        let mut inboxes = Inboxes::default();
+        let (busy, quiet) = (follow(&mut inboxes, "busy"), follow(&mut inboxes, "quiet"));
+        for number in 0..16 {
+            send(&busy, &number.to_string());
+        }
+        assert_eq!(told(&mut inboxes).await, "busy:0");
+        send(&quiet, "a");
+        send(&quiet, "b");
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            order.push(told(&mut inboxes).await);
+        }
+        let place = |what: &str| order.iter().position(|told| told == what).expect("told");
+        assert!(place("quiet:a") <= 2 && place("quiet:b") <= 4, "{order:?}");
+        assert!(place("busy:1") < place("busy:2") && place("busy:2") < place("busy:3"));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_free_once_its_end_is_told() {
+        let mut inboxes = Inboxes::default();
+        let first = follow(&mut inboxes, "a");
+        assert!(inboxes.begin(&name("a"), None).is_err(), "open");
+        first.try_send(Box::new(Err(Refusal::StreamSuperseded))).expect("room");
+        assert_eq!(told(&mut inboxes).await, "a STREAM_SUPERSEDED");
+        // The old stream's channel is still there, and says nothing about the new one.
+        let second = follow(&mut inboxes, "a");
+        drop(first);
+        send(&second, "t");
+        assert_eq!(told(&mut inboxes).await, "a:t");
+        inboxes.close(&name("a")).expect("open");
+        assert!(second.is_closed() && inboxes.begin(&name("a"), None).is_err(), "closing");
+        drop(second);
+        assert_eq!(told(&mut inboxes).await, "a closed");
+        assert!(inboxes.is_empty());
+        let draining = follow(&mut inboxes, "a");
+        let frame = Frame::Draining {
+            reason: String::new(),
+            retry: crate::domain::ids::Span::seconds(1),
+            resume_token: String::new(),
+        };
+        draining.try_send(Box::new(Ok(frame))).expect("room");
+        assert_eq!(told(&mut inboxes).await, "a draining");
+        assert!(inboxes.is_empty(), "nothing more comes");
+        drop(follow(&mut inboxes, "a"));
+        assert_eq!(told(&mut inboxes).await, "a INTERNAL", "a stream that vanished");
+    }
+
+    #[tokio::test]
+    async fn a_close_during_the_opening_is_kept() {
+        let mut inboxes = Inboxes::default();
+        let stream = inboxes.begin(&name("a"), None).expect("free");
+        inboxes.close(&name("a")).expect("opening");
+        let (sender, receiver) = mpsc::channel(1);
+        inboxes.opened(&name("a"), stream, Frames::of(receiver));
+        assert!(sender.is_closed());
+        drop(sender);
+        assert_eq!(told(&mut inboxes).await, "a closed");
+        let stream = inboxes.begin(&name("a"), None).expect("free again");
+        assert!(inboxes.refused(&name("a"), stream) && !inboxes.refused(&name("a"), stream));
+    }
+}

@@ -48,7 +48,8 @@ use crate::{
 const SUBMITS_MAX: usize = 256;
 /// The same for acks; each may name a thousand results.
 const ACKS_MAX: usize = 64;
-/// Bytes of the requests that run: what one request of any service may have.
+/// Bytes of the requests that run and of the answers that wait: what one request of any service
+/// may have.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Refused frames whose answers wait.
 const TOLD_MAX: usize = 64;
@@ -275,11 +276,11 @@ impl Session {
 
     /// Whether a further frame of the client may be read.
     fn has_room(&self) -> bool {
-        let (told, submits, acks) = self.outgoing.waiting();
-        told < TOLD_MAX
-            && self.load.submits + submits < SUBMITS_MAX
-            && self.load.acks + acks < ACKS_MAX
-            && self.load.bytes < BYTES_MAX
+        let waiting = self.outgoing.waiting();
+        waiting.told < TOLD_MAX
+            && self.load.submits + waiting.submits < SUBMITS_MAX
+            && self.load.acks + waiting.acks < ACKS_MAX
+            && self.load.bytes + waiting.bytes < BYTES_MAX
     }
 
     fn next_timer(&self) -> Instant {

@@ -27,10 +27,35 @@ pub(super) struct Outgoing {
     frame: Option<ConnectResponse>,
     /// About single frames of the client, and about the session.
     told: VecDeque<ConnectResponse>,
-    submits: VecDeque<SessionSubmitResultItem>,
-    acks: VecDeque<SessionAckResultItem>,
+    submits: Answers<SessionSubmitResultItem>,
+    acks: Answers<SessionAckResultItem>,
     /// Whose turn it is.
     turn: usize,
+}
+
+/// Answers of one kind, each with its size in a message.
+struct Answers<T> {
+    waiting: VecDeque<(T, usize)>,
+    bytes: usize,
+}
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Answers { waiting: VecDeque::new(), bytes: 0 }
+    }
+}
+
+/// How much waits for the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// About single frames and the session.
+    pub(super) told: usize,
+    /// Answers to submits.
+    pub(super) submits: usize,
+    /// Answers to acks.
+    pub(super) acks: usize,
+    /// Of all answers.
+    pub(super) bytes: usize,
 }
 
 /// The kinds that take turns.
@@ -40,8 +65,8 @@ impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
         self.frame.is_none()
             && self.told.is_empty()
-            && self.submits.is_empty()
-            && self.acks.is_empty()
+            && self.submits.waiting.is_empty()
+            && self.acks.waiting.is_empty()
     }
 
     /// Whether the next frame of an inbox may be taken.
@@ -49,9 +74,13 @@ impl Outgoing {
         self.frame.is_none()
     }
 
-    /// How many answers wait: told ones, to submits, to acks.
-    pub(super) fn waiting(&self) -> (usize, usize, usize) {
-        (self.told.len(), self.submits.len(), self.acks.len())
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting {
+            told: self.told.len(),
+            submits: self.submits.waiting.len(),
+            acks: self.acks.waiting.len(),
+            bytes: self.submits.bytes + self.acks.bytes,
+        }
     }
 
     pub(super) fn frame(&mut self, frame: ConnectResponse) {
@@ -63,11 +92,11 @@ impl Outgoing {
     }
 
     pub(super) fn submitted(&mut self, answer: SessionSubmitResultItem) {
-        self.submits.push_back(answer);
+        self.submits.push(answer);
     }
 
     pub(super) fn acked(&mut self, answer: SessionAckResultItem) {
-        self.acks.push_back(answer);
+        self.acks.push(answer);
     }
 
     /// The next message.
@@ -77,27 +106,40 @@ impl Outgoing {
             match self.turn {
                 0 => self.frame.take(),
                 1 => self.told.pop_front(),
-                2 => pack(&mut self.submits)
+                2 => self
+                    .submits
+                    .pack()
                     .map(|results| of_session(Sent::SubmitResult(SessionSubmitResult { results }))),
-                _ => pack(&mut self.acks)
+                _ => self
+                    .acks
+                    .pack()
                     .map(|results| of_session(Sent::AckResult(SessionAckResult { results }))),
             }
         })
     }
 }
 
-/// As many answers as one message takes, at least one if there is any.
-fn pack<T: Message>(answers: &mut VecDeque<T>) -> Option<Vec<T>> {
-    let mut packed = vec![answers.pop_front()?];
-    let mut bytes = packed[0].encoded_len() + ANSWER_BYTES;
-    while let Some(next) = answers.front() {
-        bytes += next.encoded_len() + ANSWER_BYTES;
-        if bytes > PACK_BYTES_MAX {
-            break;
-        }
-        packed.extend(answers.pop_front());
+impl<T: Message> Answers<T> {
+    fn push(&mut self, answer: T) {
+        let bytes = answer.encoded_len() + ANSWER_BYTES;
+        self.bytes += bytes;
+        self.waiting.push_back((answer, bytes));
     }
-    Some(packed)
+
+    /// As many answers as one message takes, at least one if there is any.
+    fn pack(&mut self) -> Option<Vec<T>> {
+        let mut packed = Vec::new();
+        let mut filled = 0;
+        while let Some((_, bytes)) = self.waiting.front()
+            && (filled == 0 || filled + bytes <= PACK_BYTES_MAX)
+            && let Some((answer, bytes)) = self.waiting.pop_front()
+        {
+            filled += bytes;
+            self.bytes -= bytes;
+            packed.push(answer);
+        }
+        (!packed.is_empty()).then_some(packed)
+    }
 }
 
 #[cfg(test)]
@@ -128,11 +170,14 @@ mod tests {
         for (tag, bytes) in [(1, 10), (2, 10), (3, PACK_BYTES_MAX), (4, 9_000), (5, 9_000)] {
             outgoing.acked(acked(tag, bytes));
         }
-        assert_eq!(outgoing.waiting(), (0, 0, 5));
+        let waiting = outgoing.waiting();
+        assert_eq!((waiting.told, waiting.submits, waiting.acks), (0, 0, 5));
+        assert!(waiting.bytes > PACK_BYTES_MAX + 18_000, "{waiting:?}");
         for expected in [vec![1, 2], vec![3], vec![4], vec![5]] {
             assert_eq!(tags(outgoing.take()), expected);
         }
         assert!(outgoing.is_empty() && outgoing.take().is_none());
+        assert_eq!(outgoing.waiting().bytes, 0);
     }
 
     #[test]
