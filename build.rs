@@ -16,6 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // service needs one.
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("receiptd_descriptor.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        // A convenience `connect` of each client would clash with the RPC of that name.
+        .build_transport(false)
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -8,9 +8,10 @@
 //! Deliberately not here: messages of the API and permissions (the face of a stream), acks (they
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
-//! In reading order: `gaps`, `frames` and `progress` are pure; `ends` says why a stream is over,
+//! In reading order: `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants; `ends` says why a stream is over,
 //! `life` is the loop, and `work` what it does with the store.
 
+pub mod credit;
 mod ends;
 mod frames;
 mod gaps;
@@ -18,9 +19,21 @@ mod life;
 mod progress;
 mod work;
 
-use tokio::sync::{mpsc, oneshot};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::Stream;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
+use self::credit::Credit;
 use crate::{
     domain::{
         command::{Command, Reply},
@@ -52,6 +65,19 @@ pub struct OpenStream {
     pub window: i64,
     /// Empty: start with everything that is unacked.
     pub resume_token: String,
+    /// What its reader lets it send; absent: the window alone bounds it.
+    pub credit: Option<Granted>,
+    /// When it ends at the latest; absent: at an age of its own.
+    pub end: Option<Instant>,
+}
+
+/// A credit, and what a result takes of it.
+#[derive(Debug, Clone)]
+pub struct Granted {
+    /// Shared with whoever grants more.
+    pub credit: Arc<Credit>,
+    /// How many bytes a result takes where the reader counts them.
+    pub result_bytes: fn(&Delivery, &Operation) -> usize,
 }
 
 /// How streams behave.
@@ -63,6 +89,15 @@ pub struct StreamSettings {
     pub age_max: Span,
     /// A frame that nobody takes for this long ends the stream.
     pub write_stall_max: Span,
+}
+
+impl StreamSettings {
+    /// How old one stream or session gets: the maximum ± 10 %, so that those that opened together
+    /// do not end together.
+    pub fn age(&self, random: u64) -> Duration {
+        let thousandths = u32::try_from(random % 201).unwrap_or(0);
+        self.age_max.to_std().mul_f64(f64::from(900 + thousandths) / 1_000.0)
+    }
 }
 
 /// What a stream sends (contract section 7).
@@ -124,6 +159,42 @@ pub enum Frame {
     },
 }
 
+/// The frames of one stream, in order. The last item may be a refusal.
+#[derive(Debug)]
+pub struct Frames(mpsc::Receiver<Item>);
+
+/// What waits in a stream's channel: boxed, because a channel keeps room for many.
+type Item = Box<Result<Frame, Refusal>>;
+
+impl Frames {
+    /// The next frame; none after the end.
+    pub async fn recv(&mut self) -> Option<Result<Frame, Refusal>> {
+        self.0.recv().await.map(|item| *item)
+    }
+
+    /// Asks the stream to end. What it had sent can still be read; the frames end once it has
+    /// given back what it held, or can't.
+    pub fn close(&mut self) {
+        self.0.close();
+    }
+}
+
+#[cfg(test)]
+impl Frames {
+    /// Frames that a test sends itself.
+    pub(crate) fn of(items: mpsc::Receiver<Box<Result<Frame, Refusal>>>) -> Self {
+        Frames(items)
+    }
+}
+
+impl Stream for Frames {
+    type Item = Result<Frame, Refusal>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|item| item.map(|item| *item))
+    }
+}
+
 /// Opens a stream and runs it in a task of its own until the receiver is dropped, `shutdown` is
 /// cancelled, a newer stream takes over, or it is too old. The last item may be a refusal.
 ///
@@ -135,13 +206,14 @@ pub async fn open(
     request: OpenStream,
     settings: StreamSettings,
     shutdown: CancellationToken,
-) -> Result<mpsc::Receiver<Result<Frame, Refusal>>, Refusal> {
+) -> Result<Frames, Refusal> {
     if shutdown.is_cancelled() {
         return Err(Refusal::Draining { retry: RETRY });
     }
     let watch = engine.wake().watch_inbox(request.inbox.clone());
     // The token comes first: a bad one must not take over from the consumer's good stream.
     let position = token_position(engine, &request).await?;
+    let end = request.end;
     let command = Command::Open {
         inbox: request.inbox,
         consumer: request.consumer,
@@ -155,19 +227,21 @@ pub async fn open(
     let task_engine = engine.clone();
     // The task opens and closes: a caller that goes away in between leaves nothing open.
     engine.seams().spawn(async move {
-        let (opened, consumer) = match task_engine.run(command).await {
+        let opening = Box::pin(task_engine.run(command));
+        let (opened, consumer) = match opening.await {
             Ok(Reply::Opened { inbox, consumer }) => (*inbox, consumer),
             Ok(_) => return drop(answer.send(Err(Refusal::Internal))),
             Err(refusal) => return drop(answer.send(Err(refusal))),
         };
-        let start = life::Start { position, opened, consumer };
+        let start = life::Start { position, opened, consumer, granted: request.credit, end };
         let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
         // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
         drop(answer.send(Ok(())));
-        life.run(position, last_word).await;
+        // On the heap, so that the opening's own needs are not kept for the stream's life.
+        Box::pin(life.run(position, last_word)).await;
     });
     answered.await.unwrap_or(Err(Refusal::Internal))?;
-    Ok(receiver)
+    Ok(Frames(receiver))
 }
 
 /// Where the token says to go on; `None` without one.
@@ -201,3 +275,18 @@ fn unreadable(error: ReadError) -> Refusal {
 
 #[cfg(test)]
 mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let second = Span::seconds(1);
+        let (heartbeat, write_stall_max) = (second, second);
+        let settings = StreamSettings { heartbeat, age_max: Span::hours(1), write_stall_max };
+        assert_eq!(settings.age(0), Duration::from_secs(3_240));
+        assert_eq!(settings.age(100), Duration::from_secs(3_600));
+        assert_eq!(settings.age(200), Duration::from_secs(3_960));
+    }
+}

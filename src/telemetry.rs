@@ -57,6 +57,12 @@ pub const STREAM_ENDS_TOTAL: &str = "receiptd_stream_ends_total";
 pub const STREAM_RESULTS_TOTAL: &str = "receiptd_stream_results_total";
 /// Frames with results.
 pub const STREAM_BATCHES_TOTAL: &str = "receiptd_stream_batches_total";
+/// Sessions that are open now.
+pub const SESSIONS: &str = "receiptd_sessions";
+/// Sessions that ended, by cause.
+pub const SESSION_ENDS_TOTAL: &str = "receiptd_session_ends_total";
+/// Frames that sessions received, by kind.
+pub const SESSION_FRAMES_TOTAL: &str = "receiptd_session_frames_total";
 /// Rows settled by the sweep, by result.
 pub const SWEPT_TOTAL: &str = "receiptd_swept_total";
 /// Rows of the sweep whose command was refused, by reason.
@@ -92,6 +98,8 @@ pub fn describe() {
         (STREAM_ENDS_TOTAL, "Streams that ended, by cause."),
         (STREAM_RESULTS_TOTAL, "Results put into frames."),
         (STREAM_BATCHES_TOTAL, "Frames with results."),
+        (SESSION_ENDS_TOTAL, "Sessions that ended, by cause."),
+        (SESSION_FRAMES_TOTAL, "Frames that sessions received, by kind."),
         (SWEPT_TOTAL, "Rows settled by the sweep, by result."),
         (SWEEP_REFUSALS_TOTAL, "Rows of the sweep whose command was refused, by reason."),
         (SWEEP_FAILURES_TOTAL, "Searches of the sweep that failed."),
@@ -102,6 +110,7 @@ pub fn describe() {
     }
     describe_gauge!(QUEUE_COMMANDS, "Commands that wait in the lanes now.");
     describe_gauge!(STREAMS, "Streams that are open now.");
+    describe_gauge!(SESSIONS, "Sessions that are open now.");
     describe_gauge!(WATCHED, "Operations and inboxes that are watched now.");
     describe_gauge!(SWEEP_OVERDUE_SECONDS, Unit::Seconds, "Delay of the oldest row swept.");
     describe_histogram!(BATCH_COMMANDS, "Commands that share one commit.");
@@ -252,6 +261,22 @@ pub fn stream_began() {
 pub fn stream_ended(cause: &'static str) {
     gauge!(STREAMS).decrement(1.0);
     counter!(STREAM_ENDS_TOTAL, "cause" => cause).increment(1);
+}
+
+/// A session began.
+pub fn session_began() {
+    gauge!(SESSIONS).increment(1.0);
+}
+
+/// A session ended.
+pub fn session_ended(cause: &'static str) {
+    gauge!(SESSIONS).decrement(1.0);
+    counter!(SESSION_ENDS_TOTAL, "cause" => cause).increment(1);
+}
+
+/// A session received a frame.
+pub fn session_frame(kind: &'static str) {
+    counter!(SESSION_FRAMES_TOTAL, "frame" => kind).increment(1);
 }
 
 /// A stream put results into a frame.

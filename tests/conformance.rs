@@ -22,7 +22,9 @@ use std::{
     },
 };
 
-use commands::{Instruction, ack, append, cancel, inbox, offer, open, operation, target};
+use commands::{
+    Instruction, ack, append, cancel, inbox, offer, offer_again, open, operation, target,
+};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -255,6 +257,8 @@ async fn scripted_scenarios_mean_the_same_everywhere() {
         offer("default", "c", 1, 0),
         open("default", "c", 3),
         offer("default", "c", 1, 10),
+        offer_again("default", "c", 2, 1, &[2, 3, 99]),
+        offer_again("default", "c", 2, 10, &[2, 3, 4]),
         offer("default", "c", 2, 10),
         Command::Close { inbox: inbox("default"), consumer: commands::consumer("c"), epoch: 2 },
         Command::ReleaseLock {

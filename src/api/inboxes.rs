@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use futures_util::{Stream, StreamExt};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -25,7 +25,7 @@ use crate::{
         refusal::{Asked, Refusal, RefusalOutcome},
     },
     proto::{self, inbox_service_server::InboxService},
-    stream::{self, OpenStream},
+    stream::{self, Frame, Frames, Granted, OpenStream},
 };
 
 type DeliveryStream =
@@ -105,6 +105,17 @@ impl InboxService for Api {
     }
 }
 
+/// A stream that a caller asks for, on its own or in a session.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// What it names.
+    pub(super) request: proto::StreamDeliveriesRequest,
+    /// What it lets the stream send.
+    pub(super) credit: Option<Granted>,
+    /// When the session that it belongs to ends.
+    pub(super) end: Option<Instant>,
+}
+
 fn key(account: &Account, name: &str) -> Result<InboxKey, Refused> {
     Ok(InboxKey { account: account.clone(), inbox: InboxName::parse(name)? })
 }
@@ -115,24 +126,37 @@ impl Api {
         account: &Account,
         request: proto::StreamDeliveriesRequest,
     ) -> Result<DeliveryStream, Refused> {
+        let frames = self.frames(account, Wanted { request, credit: None, end: None }).await?;
+        let api = self.clone();
+        Ok(Box::pin(frames.map(move |frame| match frame {
+            Ok(frame) => Ok(api.frame(frame)),
+            Err(refusal) => Err(api.status(Asked::Stream, refusal.into())),
+        })))
+    }
+
+    /// Opens a stream: the same for a call of its own and for a session.
+    pub(super) async fn frames(
+        &self,
+        account: &Account,
+        wanted: Wanted,
+    ) -> Result<Frames, Refused> {
+        let Wanted { request, credit, end } = wanted;
         let engine = self.engine();
         let open = OpenStream {
             inbox: key(account, &request.inbox)?,
             consumer: self.consumer(&request.consumer_id)?,
             window: convert::window(request.window, engine.policy())?,
             resume_token: request.resume_token,
+            credit,
+            end,
         };
-        let frames =
-            stream::open(engine, open, self.0.streams.clone(), self.drain().clone()).await?;
-        let opening = convert::Opening {
-            store_epoch: engine.store().facts().epoch.clone(),
-            policy: engine.policy().clone(),
-        };
-        let api = self.clone();
-        Ok(Box::pin(ReceiverStream::new(frames).map(move |frame| match frame {
-            Ok(frame) => Ok(convert::frame(frame, &opening)),
-            Err(refusal) => Err(api.status(Asked::Stream, refusal.into())),
-        })))
+        Ok(stream::open(engine, open, self.0.streams.clone(), self.drain().clone()).await?)
+    }
+
+    /// One frame for a caller.
+    pub(super) fn frame(&self, frame: Frame) -> proto::StreamDeliveriesResponse {
+        let engine = self.engine();
+        convert::frame(frame, &engine.store().facts().epoch, engine.policy())
     }
 
     /// The caller's consumer, or one for this stream only.
@@ -144,7 +168,8 @@ impl Api {
         Ok(ConsumerId::parse(&format!("c-{high:016x}{low:016x}"))?)
     }
 
-    async fn ack(
+    /// Acks a list for a caller that may.
+    pub(super) async fn ack(
         &self,
         caller: &Principal,
         request: proto::AckDeliveriesRequest,

@@ -16,6 +16,7 @@ mod operation_lists;
 mod operations;
 mod pages;
 mod places;
+mod sessions;
 mod shown;
 pub mod shutdown;
 pub mod status;
@@ -76,7 +77,7 @@ impl Api {
         &self.0.engine
     }
 
-    /// Taken first thing for a stream or a watch.
+    /// Taken first thing for a stream, a session or a watch.
     fn place(&self, caller: &auth::Principal) -> Result<Place, Refused> {
         Ok(self.0.places.take(&caller.account)?)
     }
@@ -129,6 +130,12 @@ impl Api {
         result: Result<T, Refused>,
     ) -> Result<Response<T>, Status> {
         result.map(Response::new).map_err(|refused| self.status(asked, call.told(refused)))
+    }
+
+    /// A refusal as the error of one frame or item.
+    fn error(&self, refused: Refused) -> crate::proto::SubmitError {
+        telemetry::refused(refused.refusal.reason());
+        refused.into_submit_error(self.engine().seams().now())
     }
 
     fn status(&self, asked: Asked, refused: Refused) -> Status {

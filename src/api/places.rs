@@ -1,4 +1,4 @@
-//! How many streams and watches an account may have open.
+//! How many streams, sessions and watches an account may have open.
 //!
 //! What must stay true: a place is taken before anything else happens for a stream, and is free
 //! again as soon as its answer is dropped, however it ended. Counted per server, not per store: it
@@ -38,7 +38,7 @@ impl Places {
         let count = taken.entry(account.clone()).or_default();
         if *count >= self.limit {
             let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
-            return Err(Refusal::AccountQuota { what: "streams and watches", limit });
+            return Err(Refusal::AccountQuota { what: "streams, sessions and watches", limit });
         }
         *count += 1;
         Ok(Place { places: self.clone(), account: account.clone() })
@@ -100,7 +100,10 @@ mod tests {
         let first = places.take(&ours).expect("a place");
         let second = places.take(&ours).expect("a place");
         let refused = places.take(&ours).expect_err("no place");
-        assert_eq!(refused, Refusal::AccountQuota { what: "streams and watches", limit: 2 });
+        assert_eq!(
+            refused,
+            Refusal::AccountQuota { what: "streams, sessions and watches", limit: 2 }
+        );
         let foreign = places.take(&other).expect("a place of its own");
         drop(first);
         let third = places.take(&ours).expect("free again");

@@ -122,9 +122,17 @@ pub fn draining_trailers() -> http::HeaderMap {
 /// Gives an error that the framework made before any handler of ours ran the code and the
 /// ErrorInfo of its kind; those of ours have theirs.
 pub fn explain(headers: &mut http::HeaderMap) {
-    let Some(status) = Status::from_header_map(headers) else { return };
-    if !status.details().is_empty() {
+    let Some(explained) = Status::from_header_map(headers).as_ref().and_then(explained) else {
         return;
+    };
+    // On failure the headers still hold the framework's own words.
+    let _ = explained.add_header(headers);
+}
+
+/// As [`explain`], for an error that ends a stream of requests; none if it needs no more words.
+pub fn explained(status: &Status) -> Option<Status> {
+    if !status.details().is_empty() {
+        return None;
     }
     let (code, reason) = match status.code() {
         Code::OutOfRange | Code::ResourceExhausted => {
@@ -132,7 +140,7 @@ pub fn explain(headers: &mut http::HeaderMap) {
         }
         Code::Internal => (Code::InvalidArgument, "INVALID_FIELD"),
         Code::Unimplemented => (Code::Unimplemented, "UNIMPLEMENTED"),
-        _ => return,
+        _ => return None,
     };
     let mut details = ErrorDetails::new();
     let recovery = RecoveryAction::FixRequest;
@@ -141,9 +149,7 @@ pub fn explain(headers: &mut http::HeaderMap) {
         ("recovery".to_owned(), recovery.word().to_owned()),
     ]);
     details.set_error_info(reason, DOMAIN, metadata);
-    let explained = Status::with_error_details(code, status.message(), details);
-    // On failure the headers still hold the framework's own words.
-    let _ = explained.add_header(headers);
+    Some(Status::with_error_details(code, status.message(), details))
 }
 
 /// The code of contract section 9.

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Submits of one batch at most: they share a call's memory and its decoding limit.
-const BATCH_MAX: usize = 100;
+pub(super) const BATCH_MAX: usize = 100;
 
 impl Api {
     /// Runs one submit. The caller is known; whether it may is asked after the form.
@@ -176,7 +176,8 @@ impl Api {
         Ok(proto::BatchSubmitOperationsResponse { results: results.collect() })
     }
 
-    fn item(
+    /// One outcome as it stands in a list.
+    pub(super) fn item(
         &self,
         outcome: Result<proto::SubmitOperationResponse, Refused>,
     ) -> proto::BatchSubmitResult {

@@ -25,6 +25,7 @@ use super::{
 use crate::proto::{
     self, admin_service_server::AdminServiceServer, document_service_server::DocumentServiceServer,
     inbox_service_server::InboxServiceServer, operation_service_server::OperationServiceServer,
+    session_service_server::SessionServiceServer,
 };
 
 /// Streams of one connection: an editor needs a handful; without a limit one client holds all.
@@ -38,11 +39,14 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCAL_RESETS_MAX: usize = 256;
 /// Headers of a call: a token and a trace context fit many times.
 const HEADER_LIST_BYTES_MAX: u32 = 8 * 1024;
-/// One stream's window; holds the largest arguments.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// The connection's window: several times a stream's, so that one unread stream never starves
-/// the others.
-const CONNECTION_WINDOW_BYTES: u32 = 4 * STREAM_WINDOW_BYTES;
+/// One stream's window; holds ordinary arguments, and is refilled as they are read.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// The connection's window. Many times a stream's, so that one unread stream never starves the
+/// others; and because h2 ends a connection whose unread small frames, each charged with what it
+/// lacks to 256 bytes, add up to half of this (T20): a whole stream's window in frames of 8 bytes,
+/// less than any ack has, stays below that. So a session slows down a peer that floods it, and
+/// never cuts it.
+const CONNECTION_WINDOW_BYTES: u32 = 64 * STREAM_WINDOW_BYTES;
 /// A request at most: a batch of submits with ordinary arguments.
 const DECODED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// An answer at most: a page of receipts.
@@ -99,6 +103,11 @@ fn routes(api: Api, health: &Health) -> Routes {
     )
     .add_service(
         DocumentServiceServer::new(api.clone())
+            .max_decoding_message_size(DECODED_BYTES_MAX)
+            .max_encoding_message_size(ENCODED_BYTES_MAX),
+    )
+    .add_service(
+        SessionServiceServer::new(api.clone())
             .max_decoding_message_size(DECODED_BYTES_MAX)
             .max_encoding_message_size(ENCODED_BYTES_MAX),
     )

@@ -136,6 +136,8 @@ pub enum Command {
         epoch: i64,
         /// How many at most; 0 renews the lease only.
         limit: i64,
+        /// Which of them.
+        choice: Choice,
     },
     /// Closes a stream: what it holds becomes available again.
     Close {
@@ -287,8 +289,14 @@ impl Command {
                 ]
             }
             Command::Offer { inbox, limit: 0, .. } => vec![Need::Inbox(inbox.clone())],
-            Command::Offer { inbox, limit, .. } => {
+            Command::Offer { inbox, limit, choice: Choice::Any, .. } => {
                 vec![Need::Deliverable(inbox.clone(), *limit)]
+            }
+            Command::Offer { inbox, choice: Choice::Returned(sequences), .. } => {
+                let key =
+                    |sequence: &i64| DeliveryKey { inbox: inbox.clone(), sequence: *sequence };
+                let inbox = [Need::Inbox(inbox.clone())];
+                inbox.into_iter().chain(sequences.iter().map(key).map(Need::Delivery)).collect()
             }
             Command::Close { inbox, consumer, .. } => {
                 vec![Need::Held(inbox.clone(), consumer.clone())]
@@ -398,6 +406,16 @@ pub enum Swept {
     LockReleased,
     /// A consumer that gave no sign of life was removed.
     ConsumerRemoved,
+}
+
+/// Which deliveries an offer may put in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// Any: what came back first, then what was never sent.
+    Any,
+    /// Of these numbers those that came back and are available: what a stream without credit for
+    /// more showed before.
+    Returned(Vec<i64>),
 }
 
 /// The answer to a command.

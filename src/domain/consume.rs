@@ -6,10 +6,10 @@
 //! or the stream's window.
 
 use super::{
-    command::{Command, Decided, Reply},
+    command::{Choice, Command, Decided, Reply},
     decide::{Missing, SWEEPER},
     deliver::{self, Why},
-    delivery::{Delivery, DeliveryKey, InboxKey},
+    delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     finish,
     ids::ConsumerId,
     inbox::{Consumer, Inbox},
@@ -107,9 +107,9 @@ fn give_back_all(world: &mut World, held: &[DeliveryKey]) -> Decided<()> {
 pub(super) fn offer(
     world: &mut World,
     key: &InboxKey,
-    consumer: &ConsumerId,
-    epoch: i64,
+    (consumer, epoch): (&ConsumerId, i64),
     limit: i64,
+    choice: &Choice,
 ) -> Decided<Reply> {
     let Some(mut inbox) = world.inbox(key)?.cloned() else {
         return Err(Refusal::NoSuchInbox.into());
@@ -125,15 +125,7 @@ pub(super) fn offer(
     let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);
     let mut deliveries = Vec::new();
     if limit > 0 {
-        let now = world.now();
-        let (keys, end) = world.deliverable(key)?;
-        let rows: Vec<Delivery> = keys
-            .iter()
-            .filter_map(|key| world.delivery(key).ok().flatten())
-            // What is past its window is the sweeper's.
-            .filter(|delivery| delivery.expire_time > now)
-            .cloned()
-            .collect();
+        let (rows, end) = choose(world, key, choice)?;
         let all = i64::try_from(rows.len()).unwrap_or(i64::MAX) <= room;
         let take = usize::try_from(room).unwrap_or(0);
         for mut delivery in rows.into_iter().take(take) {
@@ -144,7 +136,7 @@ pub(super) fn offer(
             world.put_delivery(delivery.clone())?;
             deliveries.push(delivery);
         }
-        if all {
+        if let (true, Some(end)) = (all, end) {
             inbox.offered = inbox.offered.max(end);
         }
     }
@@ -153,6 +145,37 @@ pub(super) fn offer(
         world.put_inbox(inbox.clone())?;
     }
     Ok(Reply::Offered { deliveries, inbox: Box::new(inbox) })
+}
+
+/// What an offer may take, in its order; and the highest number up to which nothing fresh remains
+/// behind it, where it looked for that.
+fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delivery>, Option<i64>)> {
+    let now = world.now();
+    // What is past its window is the sweeper's.
+    let living = |delivery: &&Delivery| delivery.expire_time > now;
+    match choice {
+        Choice::Any => {
+            let (keys, end) = world.deliverable(key)?;
+            let rows = keys.iter().filter_map(|key| world.delivery(key).ok().flatten());
+            Ok((rows.filter(living).cloned().collect(), Some(end)))
+        }
+        Choice::Returned(sequences) => {
+            let mut missing = Missing::default();
+            let mut rows = Vec::new();
+            for sequence in sequences {
+                let key = DeliveryKey { inbox: key.clone(), sequence: *sequence };
+                if let Some(Some(delivery)) = missing.note(world.delivery(&key))
+                    && delivery.state == DeliveryState::Pending
+                    && delivery.available_time.is_some_and(|available| available <= now)
+                    && living(&delivery)
+                {
+                    rows.push(delivery.clone());
+                }
+            }
+            missing.check()?;
+            Ok((rows, None))
+        }
+    }
 }
 
 /// Whether the row is written anyway.

@@ -34,8 +34,8 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         Command::Reopen { inbox, consumer, epoch, window } => {
             consume::reopen(world, inbox, consumer, *epoch, *window)
         }
-        Command::Offer { inbox, consumer, epoch, limit } => {
-            consume::offer(world, inbox, consumer, *epoch, *limit)
+        Command::Offer { inbox, consumer, epoch, limit, choice } => {
+            consume::offer(world, inbox, (consumer, *epoch), *limit, choice)
         }
         Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
         Command::ReleaseLock { target, operation_id, reason, subject } => {

@@ -3,10 +3,13 @@
 //! What must stay true: every wait ends on shutdown and when the receiver is gone, and whatever the
 //! store is asked is such a wait; once `Opened` and what was lost before it are told, a failing
 //! store never ends a stream and never stops or delays its heartbeats. Before that it ends the
-//! stream: nobody relies on it yet, and the caller opens again.
+//! stream: nobody relies on it yet, and the caller opens again. A stream that has nothing to do
+//! costs little: whatever is more than a wait has a future of its own on the heap, and is gone when
+//! it is done.
 
 use std::{pin::Pin, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::mpsc::{self, OwnedPermit},
     time::{Instant, timeout},
@@ -14,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Frame, StreamSettings,
+    Frame, Granted, Item, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
     progress::Progress,
@@ -55,6 +58,10 @@ pub(super) struct Start {
     pub(super) opened: Inbox,
     /// The consumer with its epoch.
     pub(super) consumer: Consumer,
+    /// What its reader grants.
+    pub(super) granted: Option<Granted>,
+    /// When it ends at the latest, unless at an age of its own.
+    pub(super) end: Option<Instant>,
 }
 
 /// What the next turn has to do with the store.
@@ -74,6 +81,7 @@ enum Event {
     Gone,
     Timer,
     Handed(Option<Handed>),
+    Granted,
     Changed,
 }
 
@@ -102,7 +110,9 @@ pub(super) struct Life {
     settings: StreamSettings,
     shutdown: CancellationToken,
     watch: Watch,
-    sender: mpsc::Sender<Result<Frame, Refusal>>,
+    sender: mpsc::Sender<Item>,
+    /// What the reader lets us send; without it the window alone bounds us.
+    pub(super) granted: Option<Granted>,
     /// The inbox row as last read.
     pub(super) known: Inbox,
     pub(super) progress: Progress,
@@ -136,18 +146,18 @@ impl Life {
         settings: StreamSettings,
         shutdown: CancellationToken,
         watch: Watch,
-        sender: mpsc::Sender<Result<Frame, Refusal>>,
+        sender: mpsc::Sender<Item>,
     ) -> Self {
-        let Start { position, opened, consumer } = start;
+        let Start { position, opened, consumer, granted, end } = start;
         let now = Instant::now();
-        let age = spread(settings.age_max.to_std(), engine.seams().random());
+        let age = end.unwrap_or_else(|| now + settings.age(engine.seams().random()));
         let timers = Timers {
             // None before `Opened`.
-            heartbeat: now + age,
-            refresh: now + age,
+            heartbeat: age,
+            refresh: age,
             tick: now + TICK,
             renew: now + engine.policy().consumer_lease.to_std() / 3,
-            age: now + age,
+            age,
             looked: now,
             rest: None,
         };
@@ -160,6 +170,7 @@ impl Life {
             shutdown,
             watch,
             sender,
+            granted,
             page: None,
             handed: None,
             look_wanted: false,
@@ -177,25 +188,31 @@ impl Life {
     }
 
     /// Runs until the end, says why, and gives back what it holds.
-    pub(super) async fn run(
-        mut self,
-        position: Option<i64>,
-        last_word: OwnedPermit<Result<Frame, Refusal>>,
-    ) {
+    pub(super) async fn run(mut self, position: Option<i64>, last_word: OwnedPermit<Item>) {
         telemetry::stream_began();
-        let end = match self.begin(position).await {
+        let end = match Box::pin(self.begin(position)).await {
             Ok(()) => self.follow().await,
             Err(Fault::End(end)) => end,
             Err(Fault::Retry(refusal)) => End::Refused(refusal),
         };
         telemetry::stream_ended(end.cause());
         if let Some(word) = self.last_word(&end) {
-            last_word.send(word);
+            last_word.send(Box::new(word));
         }
         let Life { engine, inbox, consumer, sender, handed, .. } = self;
-        // The client sees the end at once, whatever giving back takes.
-        drop((sender, handed));
-        close(&engine, &inbox, &consumer, &end).await;
+        drop(handed);
+        match end {
+            // Whoever asked for the end is told when all is given back.
+            End::Gone => {
+                Box::pin(close(&engine, &inbox, &consumer, &end)).await;
+                drop(sender);
+            }
+            // The client sees the end at once, whatever giving back takes.
+            End::Shutdown | End::Aged | End::Lapsed | End::Stalled | End::Refused(_) => {
+                drop(sender);
+                Box::pin(close(&engine, &inbox, &consumer, &end)).await;
+            }
+        }
     }
 
     /// The first frames: `Opened`, then what was lost since the token.
@@ -232,21 +249,21 @@ impl Life {
         }
         self.run_timers(now).await?;
         if let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
-            return self.send_handed(handed).await;
+            return Box::pin(self.send_handed(handed)).await;
         }
         if self.timers.rest.is_some_and(|until| now < until) {
             return self.wait().await;
         }
         let Some(work) = self.next_work(now) else { return self.wait().await };
-        let done = match work {
-            Work::Page => self.send_page().await,
-            Work::Renew => self.renew().await,
-            Work::Withdraw => self.tell_withdrawn().await,
-            Work::Refresh => self.refresh().await,
-            Work::Offer => self.offer().await,
-            Work::Look => self.look().await,
+        let step: BoxFuture<'_, Result<(), Fault>> = match work {
+            Work::Page => Box::pin(self.send_page()),
+            Work::Renew => Box::pin(self.renew()),
+            Work::Withdraw => Box::pin(self.tell_withdrawn()),
+            Work::Refresh => Box::pin(self.refresh()),
+            Work::Offer => Box::pin(self.offer()),
+            Work::Look => Box::pin(self.look()),
         };
-        match done {
+        match step.await {
             Ok(()) => self.recover(),
             Err(Fault::End(end)) => return Err(end),
             Err(Fault::Retry(refusal)) => self.rest(&refusal),
@@ -283,7 +300,7 @@ impl Life {
             self.withdrawals_wanted = self.ended_changed;
         }
         if now >= self.timers.heartbeat {
-            self.beat(now).await?;
+            Box::pin(self.beat(now)).await?;
         }
         Ok(())
     }
@@ -327,12 +344,13 @@ impl Life {
     async fn wait(&mut self) -> Result<(), End> {
         let timer = self.next_timer();
         let hints_wanted = !self.look_wanted;
-        let Life { shutdown, sender, handed, watch, .. } = self;
+        let Life { shutdown, sender, handed, watch, granted, .. } = self;
         let event = tokio::select! {
             biased;
             () = shutdown.cancelled() => Event::Shutdown,
             () = sender.closed() => Event::Gone,
             handed = receive(handed) => Event::Handed(handed),
+            () = raised(granted.as_ref()) => Event::Granted,
             () = watch.changed(), if hints_wanted => Event::Changed,
             () = tokio::time::sleep_until(timer) => Event::Timer,
         };
@@ -340,10 +358,16 @@ impl Life {
             Event::Shutdown => Err(End::Shutdown),
             Event::Gone => Err(End::Gone),
             Event::Timer => Ok(()),
-            Event::Handed(Some(handed)) => self.send_handed(handed).await,
+            Event::Handed(Some(handed)) => Box::pin(self.send_handed(handed)).await,
             Event::Handed(None) => {
                 // The engine forgot us: the inbox row says why.
                 self.handed = None;
+                self.look_wanted = true;
+                Ok(())
+            }
+            Event::Granted => {
+                // What the last offer found is no measure any more.
+                self.exhausted = None;
                 self.look_wanted = true;
                 Ok(())
             }
@@ -373,7 +397,7 @@ impl Life {
             biased;
             permit = timeout(stall, self.sender.reserve()) => match permit {
                 Ok(Ok(permit)) => {
-                    permit.send(Ok(frame));
+                    permit.send(Box::new(Ok(frame)));
                     Ok(())
                 }
                 Ok(Err(_)) => Err(End::Gone),
@@ -472,21 +496,10 @@ async fn receive(handed: &mut Option<mpsc::Receiver<Handed>>) -> Option<Handed> 
     }
 }
 
-/// `span` ± 10 %, so that streams that opened together do not end together.
-fn spread(span: Duration, random: u64) -> Duration {
-    let thousandths = u32::try_from(random % 201).unwrap_or(0);
-    span.mul_f64(f64::from(900 + thousandths) / 1_000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        let hour = Duration::from_secs(3_600);
-        assert_eq!(spread(hour, 0), Duration::from_secs(3_240));
-        assert_eq!(spread(hour, 100), hour);
-        assert_eq!(spread(hour, 200), Duration::from_secs(3_960));
+/// More credit; never ends for a stream that needs none.
+async fn raised(granted: Option<&Granted>) {
+    match granted {
+        Some(granted) => granted.credit.granted().await,
+        None => std::future::pending().await,
     }
 }

@@ -114,6 +114,11 @@ impl Progress {
         sequence <= self.last_at_open && !self.shown.contains(&sequence)
     }
 
+    /// Whether a delivery was shown here and is not known to have ended.
+    pub(super) fn has_shown(&self, sequence: i64) -> bool {
+        self.shown.contains(&sequence)
+    }
+
     /// Whether a lost number is still to be told. What was shown here is withdrawn instead.
     pub(super) fn is_untold(&self, sequence: i64) -> bool {
         !self.told.holds(sequence) && !self.shown.contains(&sequence)

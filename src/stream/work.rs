@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{
-    Frame,
+    Frame, Granted,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     domain::{
-        command::{Command, Reply},
+        command::{Choice, Command, Reply},
         delivery::{Delivery, DeliveryKey, DeliveryState},
         inbox::Inbox,
         operation::OperationKey,
@@ -99,7 +99,7 @@ impl Life {
             None => self.renew().await?,
         }
         self.raise_to(self.progress.cursor());
-        if self.progress.backlog() == Backlog::Sending && self.known.pending == 0 {
+        if self.ends_unseen() {
             // What was left has ended or is with others: there will be no page that ends it.
             self.page = Some(Page {
                 deliveries: Vec::new(),
@@ -116,18 +116,22 @@ impl Life {
 
     /// Renews the consumer's lease; one that ended begins anew.
     pub(super) async fn renew(&mut self) -> Result<(), Fault> {
-        self.run_offer(0).await.map(drop)
+        self.run_offer(0, Choice::Any).await.map(drop)
     }
 
     /// Puts a page in flight.
     pub(super) async fn offer(&mut self) -> Result<(), Fault> {
-        let limit = self.free().min(OFFER_MAX);
+        let free = self.free().min(OFFER_MAX);
+        let limit = free.min(self.room());
+        if limit <= 0 && free > 0 {
+            return self.offer_again(free).await;
+        }
         if limit <= 0 {
             // An ack changes the row, and that wakes us.
             self.offer_wanted = false;
             return Ok(());
         }
-        let Some(deliveries) = self.run_offer(limit).await? else { return Ok(()) };
+        let Some(deliveries) = self.run_offer(limit, Choice::Any).await? else { return Ok(()) };
         let offered = match usize::try_from(limit) {
             Ok(limit) if deliveries.len() >= limit => Offered::Full,
             Ok(_) | Err(_) => Offered::Short,
@@ -147,13 +151,66 @@ impl Life {
         Ok(())
     }
 
+    /// How many results the reader's credit covers.
+    fn room(&self) -> i64 {
+        self.granted.as_ref().map_or(i64::MAX, |granted| granted.credit.room())
+    }
+
+    /// Without credit for more: puts in flight what was shown here before and came back.
+    async fn offer_again(&mut self, limit: i64) -> Result<(), Fault> {
+        self.offer_wanted = false;
+        if self.known.returned == 0 {
+            // A grant wakes us. A backlog that ended without us is found by a look.
+            self.look_wanted |= self.ends_unseen();
+            return Ok(());
+        }
+        let returned = self.returned_here().await?;
+        if returned.is_empty() {
+            self.exhausted = Some(offerable(&self.known));
+            return Ok(());
+        }
+        let Some(deliveries) = self.run_offer(limit, Choice::Returned(returned)).await? else {
+            return Ok(());
+        };
+        self.exhausted = Some(offerable(&self.known));
+        if !deliveries.is_empty() {
+            let covered = self.progress.cursor();
+            self.page = Some(Page { deliveries, covered, ends_backlog: false });
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left of the backlog although no page of ours ended it.
+    fn ends_unseen(&self) -> bool {
+        self.progress.backlog() == Backlog::Sending && self.known.pending == 0
+    }
+
+    /// What was shown here and waits to be shown again, by number.
+    async fn returned_here(&mut self) -> Result<Vec<i64>, Fault> {
+        let (store, keys) = (self.engine.store().clone(), self.shown_keys());
+        let rows = self.read(Box::pin(async move { store.deliveries(&keys).await })).await?;
+        let waiting = rows.iter().filter(|row| row.state == DeliveryState::Pending);
+        let most = usize::try_from(OFFER_MAX).unwrap_or(usize::MAX);
+        Ok(waiting.map(|row| row.key.sequence).take(most).collect())
+    }
+
+    fn shown_keys(&self) -> Vec<DeliveryKey> {
+        let key = |sequence| DeliveryKey { inbox: self.inbox.clone(), sequence };
+        self.progress.shown().into_iter().map(key).collect()
+    }
+
     /// None: the lease had ended, and the stream is open again.
-    async fn run_offer(&mut self, limit: i64) -> Result<Option<Vec<Delivery>>, Fault> {
+    async fn run_offer(
+        &mut self,
+        limit: i64,
+        choice: Choice,
+    ) -> Result<Option<Vec<Delivery>>, Fault> {
         let command = Command::Offer {
             inbox: self.inbox.clone(),
             consumer: self.consumer.id.clone(),
             epoch: self.consumer.epoch,
             limit,
+            choice,
         };
         let reply = self.run_command(command).await?.inspect_err(|refusal| {
             // It may have put deliveries in flight that we will never see.
@@ -326,9 +383,12 @@ impl Life {
     }
 
     fn attach(&mut self) {
-        let room = usize::try_from(self.consumer.window).unwrap_or(1).max(1);
-        let (inbox, consumer) = (self.inbox.clone(), self.consumer.id.clone());
-        self.handed = Some(self.engine.attach(inbox, consumer, self.consumer.epoch, room));
+        if self.granted.is_none() {
+            // What is handed over has no size yet: a credit could not be kept.
+            let room = usize::try_from(self.consumer.window).unwrap_or(1).max(1);
+            let (inbox, consumer) = (self.inbox.clone(), self.consumer.id.clone());
+            self.handed = Some(self.engine.attach(inbox, consumer, self.consumer.epoch, room));
+        }
         // Whatever came between the last offer and the attaching is found by a look.
         self.look_wanted = true;
     }
@@ -375,6 +435,15 @@ impl Life {
                 }
                 if self.consumer.epoch != epoch {
                     return Ok(Sent::TakenBack);
+                }
+            }
+            for (delivery, operation) in &results {
+                let first = !self.progress.has_shown(delivery.key.sequence);
+                if let Some(Granted { credit, result_bytes }) =
+                    self.granted.as_ref().filter(|_| first)
+                {
+                    let bytes = result_bytes(delivery, operation);
+                    credit.spend(i64::try_from(bytes).unwrap_or(i64::MAX));
                 }
             }
             for (delivery, _) in &results {
@@ -427,12 +496,7 @@ impl Life {
 
     /// Tells which of the shown deliveries ended elsewhere.
     pub(super) async fn tell_withdrawn(&mut self) -> Result<(), Fault> {
-        let keys: Vec<DeliveryKey> = self
-            .progress
-            .shown()
-            .into_iter()
-            .map(|sequence| DeliveryKey { inbox: self.inbox.clone(), sequence })
-            .collect();
+        let keys = self.shown_keys();
         if !keys.is_empty() {
             let store = self.engine.store().clone();
             let rows = self.read(Box::pin(async move { store.deliveries(&keys).await })).await?;

@@ -9,13 +9,11 @@ use receiptd::{
         command::{AckOutcome, Command, Reply},
         ids::Span,
         operation::OperationState,
-        refusal::Refusal,
     },
     engine::{Engine, totals::Totals},
     store::Touches,
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, Frames, OpenStream, StreamSettings},
 };
-use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -25,8 +23,6 @@ use crate::commands::{self, append, consumer, inbox};
 pub const INBOXES: usize = 16;
 /// How long a load may take: many times what it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-type Frames = Receiver<Result<Frame, Refusal>>;
 
 /// An engine with readers, which end with it.
 pub struct Load<'a> {
@@ -108,6 +104,8 @@ async fn open(engine: &Engine, number: usize, stop: &CancellationToken) -> Frame
         consumer: consumer("installation"),
         window: 256,
         resume_token: String::new(),
+        credit: None,
+        end: None,
     };
     let settings = StreamSettings {
         heartbeat: Span::seconds(20),

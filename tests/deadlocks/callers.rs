@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use receiptd::{
     domain::{
-        command::{AckTarget, CancelOutcome, Command, Origin, Reply, Submitted},
+        command::{AckTarget, CancelOutcome, Choice, Command, Origin, Reply, Submitted},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
         operation::OperationKey,
@@ -223,7 +223,8 @@ impl Worker {
         for _ in 0..2 {
             let (inbox_key, consumer_id) = (inbox.clone(), consumer.clone());
             let (inbox, consumer, limit) = (inbox.clone(), consumer.clone(), 4);
-            match self.engine.run(Command::Offer { inbox, consumer, epoch, limit }).await {
+            let choice = Choice::Any;
+            match self.engine.run(Command::Offer { inbox, consumer, epoch, limit, choice }).await {
                 Ok(Reply::Offered { deliveries, .. }) => {
                     self.hunt.count("offer", "OK");
                     for delivery in deliveries {
@@ -264,8 +265,14 @@ impl Worker {
         let account = self.account();
         let inbox = self.inbox(&account);
         let consumer = ConsumerId::parse(&format!("s{}", self.roll(2))).expect("valid");
-        let request =
-            OpenStream { inbox: inbox.clone(), consumer, window: 8, resume_token: String::new() };
+        let request = OpenStream {
+            inbox: inbox.clone(),
+            consumer,
+            window: 8,
+            resume_token: String::new(),
+            credit: None,
+            end: None,
+        };
         let settings = StreamSettings {
             heartbeat: Span::millis(300),
             age_max: Span::seconds(2),

@@ -12,7 +12,7 @@ use receiptd::domain::{
 
 use crate::{
     acked,
-    commands::{append, close, consumer, delivery, inbox, offer, operation, reopen},
+    commands::{append, close, consumer, delivery, inbox, offer, offer_again, operation, reopen},
     memory::Memory,
     offered, opened, state, submitted,
 };
@@ -112,6 +112,42 @@ fn a_second_stream_of_a_consumer_takes_over_at_once() {
     let row = &memory.deliveries[&delivery("default", 1)];
     let pause = row.available_time.expect("returned") - memory.now;
     assert!(pause > Span(0), "from the second return on it backs off");
+}
+
+#[test]
+fn a_stream_without_credit_gets_only_what_it_names_and_what_came_back() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    for number in 1..=4 {
+        submitted(&mut memory, append(&number.to_string(), now));
+    }
+    let epoch = opened(&mut memory, "c", 3);
+    assert_eq!(offered(&mut memory, "c", epoch, 3), [(1, 1), (2, 1), (3, 1)]);
+    let again = |memory: &mut Memory, limit, sequences: &[i64]| {
+        let before = memory.inboxes[&inbox("default")].offered;
+        match memory.run(&offer_again("default", "c", epoch, limit, sequences)) {
+            Ok(Reply::Offered { deliveries, inbox: after }) => {
+                assert_eq!(after.offered, before, "it never passes what is fresh");
+                let told = deliveries.iter().map(|row| (row.key.sequence, row.attempt));
+                told.collect::<Vec<_>>()
+            }
+            other => panic!("not offered: {other:?}"),
+        }
+    };
+    assert_eq!(again(&mut memory, 9, &[1, 2, 3, 4]), [], "all in flight, and one fresh");
+    memory.advance(Span::seconds(30));
+    for number in 1..=3 {
+        let key = delivery("default", number);
+        let operation_id = memory.deliveries[&key].operation_id.clone();
+        memory.run(&Command::SweepDelivery { key, operation_id }).expect("returns");
+    }
+    assert_eq!(again(&mut memory, 9, &[1, 2, 3, 4]), [], "they back off");
+    memory.advance(Span::seconds(2));
+    assert_eq!(again(&mut memory, 9, &[2, 4, 77]), [(2, 2)], "never sent, or none at all");
+    assert_eq!(again(&mut memory, 1, &[1, 2, 3]), [(1, 2)], "the limit");
+    assert_eq!(again(&mut memory, 0, &[3]), [], "a lease alone");
+    memory.advance(Span::hours(1));
+    assert_eq!(again(&mut memory, 9, &[3]), [], "past its window");
 }
 
 #[test]

@@ -47,6 +47,8 @@ async fn caught_up() -> Option<Hanging> {
         consumer: consumer("me"),
         window: 10,
         resume_token: String::new(),
+        credit: None,
+        end: None,
     };
     let shutdown = CancellationToken::new();
     let settings = StreamSettings { heartbeat: Span::millis(100), ..settings() };

@@ -24,10 +24,9 @@ use receiptd::{
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{Store, sqlite},
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, Frames, OpenStream, StreamSettings},
     sweeper, wake,
 };
-use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 struct Running {
@@ -70,8 +69,6 @@ fn settings() -> StreamSettings {
         write_stall_max: Span::millis(500),
     }
 }
-
-type Frames = Receiver<Result<Frame, Refusal>>;
 
 impl Running {
     async fn row(&self) -> Inbox {
@@ -121,6 +118,8 @@ impl Running {
             consumer: consumer(who),
             window,
             resume_token: token.to_owned(),
+            credit: None,
+            end: None,
         };
         stream::open(&self.engine, request, settings, self.shutdown.clone()).await
     }

@@ -11,7 +11,8 @@ use receiptd::proto::{
     StreamDeliveriesResponse, SubmitError, SubmitOperationRequest, SubmitOperationResponse,
     admin_service_client::AdminServiceClient, batch_submit_result,
     document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
-    operation_service_client::OperationServiceClient, stream_deliveries_response::Frame,
+    operation_service_client::OperationServiceClient, session_service_client::SessionServiceClient,
+    stream_deliveries_response::Frame,
 };
 use tonic::{
     Code, Request, Status, Streaming,
@@ -59,6 +60,8 @@ pub struct Caller {
     pub documents: DocumentServiceClient<Authorized>,
     /// Administration.
     pub admin: AdminServiceClient<Authorized>,
+    /// Sessions.
+    pub sessions: SessionServiceClient<Authorized>,
 }
 
 impl Caller {
@@ -88,6 +91,7 @@ impl Caller {
             inboxes: InboxServiceClient::new(authorized()),
             documents: DocumentServiceClient::new(authorized()),
             admin: AdminServiceClient::new(authorized()),
+            sessions: SessionServiceClient::new(authorized()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use receiptd::domain::{
-    command::{AckTarget, Command, Intention, OnLocked, Submit},
+    command::{AckTarget, Choice, Command, Intention, OnLocked, Submit},
     delivery::{DeliveryKey, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
@@ -148,7 +148,13 @@ pub fn reopen(name: &str, who: &str, epoch: i64, window: i64) -> Command {
 }
 
 pub fn offer(name: &str, who: &str, epoch: i64, limit: i64) -> Command {
-    Command::Offer { inbox: inbox(name), consumer: consumer(who), epoch, limit }
+    let choice = Choice::Any;
+    Command::Offer { inbox: inbox(name), consumer: consumer(who), epoch, limit, choice }
+}
+
+pub fn offer_again(name: &str, who: &str, epoch: i64, limit: i64, sequences: &[i64]) -> Command {
+    let choice = Choice::Returned(sequences.to_vec());
+    Command::Offer { inbox: inbox(name), consumer: consumer(who), epoch, limit, choice }
 }
 
 pub fn close(name: &str, who: &str, epoch: i64) -> Command {

@@ -24,6 +24,13 @@ pub const TOKEN_A: &str = "token-of-account-a-0123456789abcdef";
 /// The token of account `b`, with every permission.
 pub const TOKEN_B: &str = "token-of-account-b-0123456789abcdef";
 
+/// A token of account `a` that may only submit.
+pub const TOKEN_SUBMITS: &str = "token-of-account-a-that-submits-0123";
+/// A token of account `a` that may only receive.
+pub const TOKEN_RECEIVES: &str = "token-of-account-a-that-receives-0123";
+/// A token of account `a` that may only read.
+pub const TOKEN_READS: &str = "token-of-account-a-that-reads-0123";
+
 /// Who may call: both accounts of the tests.
 const ACCESS: &str = include_str!("access.toml");
 

@@ -13,8 +13,8 @@ use receiptd::domain::{
 
 use crate::{
     commands::{
-        self, Instruction, ack, append, cancel, close, inbox, offer, open, operation, reopen,
-        target,
+        self, Instruction, ack, append, cancel, close, inbox, offer, offer_again, open, operation,
+        reopen, target,
     },
     memory::Memory,
 };
@@ -27,7 +27,7 @@ pub enum Step {
     Ack { inbox: u8, sequences: Vec<i64> },
     Open { inbox: u8, consumer: u8, window: i64, attach: bool },
     Reopen { inbox: u8, consumer: u8, window: i64 },
-    Offer { inbox: u8, consumer: u8, limit: i64 },
+    Offer { inbox: u8, consumer: u8, limit: i64, again: Option<Vec<i64>> },
     Close { inbox: u8, consumer: u8 },
     Release { target: u8, id: u8 },
     Advance { seconds: i64 },
@@ -36,6 +36,7 @@ pub enum Step {
 
 pub fn step() -> impl Strategy<Value = Step> {
     let submit = (0..30_u8, 0..2_u8, 0..2_u8, prop::option::of(0..4_i64), any::<bool>(), 0..6_u8);
+    let again = prop::option::weighted(0.3, prop::collection::vec(0..20_i64, 0..6));
     prop_oneof![
         6 => submit.prop_map(|(id, target, inbox, expecting, until_acked, fail)| Step::Submit {
             id, target, inbox, expecting, until_acked, fail: fail == 0
@@ -48,8 +49,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         ),
         1 => (0..2_u8, 0..2_u8, 1..5_i64)
             .prop_map(|(inbox, consumer, window)| Step::Reopen { inbox, consumer, window }),
-        3 => (0..2_u8, 0..2_u8, 0..5_i64)
-            .prop_map(|(inbox, consumer, limit)| Step::Offer { inbox, consumer, limit }),
+        3 => (0..2_u8, 0..2_u8, 0..5_i64, again).prop_map(
+            |(inbox, consumer, limit, again)| Step::Offer { inbox, consumer, limit, again }
+        ),
         1 => (0..2_u8, 0..2_u8).prop_map(|(inbox, consumer)| Step::Close { inbox, consumer }),
         1 => (0..2_u8, 0..30_u8).prop_map(|(target, id)| Step::Release { target, id }),
         2 => (1..40_i64).prop_map(|seconds| Step::Advance { seconds }),
@@ -120,9 +122,13 @@ impl Model {
                 self.memory.attached.remove(&key);
                 reopen(&format!("i{name}"), &format!("c{consumer}"), lapsed, *window)
             }
-            Step::Offer { inbox, consumer, limit } => {
-                let epoch = self.epochs.get(&(*inbox, *consumer))?;
-                offer(&format!("i{inbox}"), &format!("c{consumer}"), *epoch, *limit)
+            Step::Offer { inbox, consumer, limit, again } => {
+                let epoch = *self.epochs.get(&(*inbox, *consumer))?;
+                let (inbox, who) = (format!("i{inbox}"), format!("c{consumer}"));
+                match again {
+                    None => offer(&inbox, &who, epoch, *limit),
+                    Some(sequences) => offer_again(&inbox, &who, epoch, *limit, sequences),
+                }
             }
             Step::Close { inbox, consumer } => {
                 let epoch = self.epochs.get(&(*inbox, *consumer))?;

@@ -148,24 +148,15 @@ pub fn policy(policy: &Policy) -> proto::Policy {
     }
 }
 
-/// What stands in the first frame beside what the stream knows.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    /// Which life of the store.
-    pub store_epoch: String,
-    /// The clocks and limits in force.
-    pub policy: Policy,
-}
-
-/// One frame of a stream.
-pub fn frame(frame: Frame, opening: &Opening) -> proto::StreamDeliveriesResponse {
+/// One frame of a stream; the first tells which life of the store this is, and the policy.
+pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamDeliveriesResponse {
     use stream_deliveries_response::Frame as Sent;
     let sent = match frame {
         Frame::Opened { resume_token, inbox, consumer, acked_elsewhere, heartbeat } => {
             Sent::Opened(proto::Opened {
                 resume_token,
-                store_epoch: opening.store_epoch.clone(),
-                policy: Some(policy(&opening.policy)),
+                store_epoch: store_epoch.to_owned(),
+                policy: Some(self::policy(policy)),
                 depth: inbox.pending + inbox.in_flight,
                 acked_elsewhere,
                 heartbeat_interval: Some(duration(heartbeat)),
@@ -206,6 +197,12 @@ pub fn frame(frame: Frame, opening: &Opening) -> proto::StreamDeliveriesResponse
         }),
     };
     proto::StreamDeliveriesResponse { frame: Some(sent) }
+}
+
+/// How many bytes a result takes of a reader's credit: its own message, without the frame's tags.
+pub fn result_bytes(sent: &Delivery, of: &crate::domain::operation::Operation) -> usize {
+    use prost::Message;
+    delivered(sent, of).encoded_len()
 }
 
 fn delivered(sent: &Delivery, of: &crate::domain::operation::Operation) -> proto::DeliveredResult {
@@ -264,6 +261,49 @@ mod tests {
         assert_eq!(told, [("a/b", 1, none), acked, ("a", 0, none), ("a", -1, none)]);
         let long = vec![target("a", 1); 1_001];
         assert_eq!(ack_targets(&long).expect_err("refused").field, "deliveries");
+    }
+
+    #[test]
+    fn no_result_is_larger_than_credit_reckons_with() {
+        use crate::{
+            api::convert::submit::labels,
+            domain::{
+                ids::{InboxName, OperationId, Target, Timestamp},
+                operation::{OperationState, Outcome},
+            },
+            stream::credit::RESULT_BYTES_MAX,
+        };
+        let (name, time) = ("n".repeat(64), Timestamp(i64::MAX / 2));
+        let of = crate::domain::operation::Operation {
+            target: Target::parse("target", &"t".repeat(512)).expect("valid"),
+            action: "a".repeat(64),
+            content_type: "c".repeat(128),
+            inbox: Some(InboxName::parse(&name).expect("valid")),
+            labels: labels(
+                (10..26).map(|number| (format!("{}{number}", "k".repeat(62)), "v".repeat(256))),
+            )
+            .expect("valid"),
+            state: OperationState::Cancelled,
+            outcome: Some(Outcome::Cancelled { reason: "r".repeat(512) }),
+            outcome_version: i32::MAX,
+            end_time: Some(time),
+            last_replay_time: Some(time),
+            replay_count: i64::MAX,
+            expected_revision: Some(i64::MAX),
+            ..sample::operation(&name)
+        };
+        let sent = Delivery {
+            attempt: i32::MAX,
+            available_time: Some(time),
+            ack_deadline: Some(time),
+            end_time: Some(time),
+            last_failure_time: Some(time),
+            operation_id: OperationId::parse(&name).expect("valid"),
+            ..sample::delivery(&name, i64::MAX)
+        };
+        let most = i64::try_from(result_bytes(&sent, &of)).expect("small");
+        assert!(most < RESULT_BYTES_MAX, "{most}");
+        assert!(most > RESULT_BYTES_MAX / 2, "{most}: the bound is far above what there is");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod inboxes;
 pub mod lists;
 pub mod operations;
+pub mod sessions;
 pub mod submit;
 pub mod times;
 
