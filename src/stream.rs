@@ -9,13 +9,15 @@
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
 //! In reading order: `gaps`, `frames` and `progress` are pure; `ends` says why a stream is over,
-//! `life` is the loop, and `work` what it does with the store.
+//! `life` is the loop, and `work` what it does with the store. [`pull`] is for consumers without a
+//! stream.
 
 mod ends;
 mod frames;
 mod gaps;
 mod life;
 mod progress;
+pub mod pull;
 mod work;
 
 use tokio::sync::{mpsc, oneshot};

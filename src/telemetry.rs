@@ -57,6 +57,10 @@ pub const STREAM_ENDS_TOTAL: &str = "receiptd_stream_ends_total";
 pub const STREAM_RESULTS_TOTAL: &str = "receiptd_stream_results_total";
 /// Frames with results.
 pub const STREAM_BATCHES_TOTAL: &str = "receiptd_stream_batches_total";
+/// Results pulled without a stream.
+pub const PULLED_RESULTS_TOTAL: &str = "receiptd_pulled_results_total";
+/// Deliveries extended, deferred or redriven by hand, by call and outcome.
+pub const BY_HAND_TOTAL: &str = "receiptd_deliveries_by_hand_total";
 /// Rows settled by the sweep, by result.
 pub const SWEPT_TOTAL: &str = "receiptd_swept_total";
 /// Rows of the sweep whose command was refused, by reason.
@@ -92,6 +96,8 @@ pub fn describe() {
         (STREAM_ENDS_TOTAL, "Streams that ended, by cause."),
         (STREAM_RESULTS_TOTAL, "Results put into frames."),
         (STREAM_BATCHES_TOTAL, "Frames with results."),
+        (PULLED_RESULTS_TOTAL, "Results pulled without a stream."),
+        (BY_HAND_TOTAL, "Deliveries extended, deferred or redriven, by call and outcome."),
         (SWEPT_TOTAL, "Rows settled by the sweep, by result."),
         (SWEEP_REFUSALS_TOTAL, "Rows of the sweep whose command was refused, by reason."),
         (SWEEP_FAILURES_TOTAL, "Searches of the sweep that failed."),
@@ -258,6 +264,16 @@ pub fn stream_ended(cause: &'static str) {
 pub fn results_sent(results: usize) {
     counter!(STREAM_BATCHES_TOTAL).increment(1);
     counter!(STREAM_RESULTS_TOTAL).increment(results as u64);
+}
+
+/// A page was pulled.
+pub fn results_pulled(results: usize) {
+    counter!(PULLED_RESULTS_TOTAL).increment(results as u64);
+}
+
+/// A delivery was named by hand: in which call, and how that ended.
+pub fn by_hand(call: &'static str, outcome: &'static str) {
+    counter!(BY_HAND_TOTAL, "call" => call, "outcome" => outcome).increment(1);
 }
 
 /// A pass of the sweep settled rows.

@@ -329,7 +329,7 @@ fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
     deliveries.iter().map(|delivery| delivery.key.sequence).collect()
 }
 
-fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
+pub(super) fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
     let mut keys: Vec<OperationKey> = deliveries.iter().map(Delivery::operation_key).collect();
     // Two outcomes of one operation name it twice.
     keys.sort();
