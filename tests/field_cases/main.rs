@@ -4,12 +4,16 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/hosted.rs"]
+mod hosted;
+
 mod accounts;
 mod acks;
 mod answers;
 mod identity;
 mod queues;
 mod resume;
+mod shared;
 mod slow;
 mod spelling;
 mod stores;
