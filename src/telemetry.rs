@@ -63,6 +63,10 @@ pub const SESSIONS: &str = "receiptd_sessions";
 pub const SESSION_ENDS_TOTAL: &str = "receiptd_session_ends_total";
 /// Frames that sessions received, by kind.
 pub const SESSION_FRAMES_TOTAL: &str = "receiptd_session_frames_total";
+/// Results pulled without a stream.
+pub const PULLED_RESULTS_TOTAL: &str = "receiptd_pulled_results_total";
+/// Deliveries extended, deferred or redriven by hand, by call and outcome.
+pub const BY_HAND_TOTAL: &str = "receiptd_deliveries_by_hand_total";
 /// Rows settled by the sweep, by result.
 pub const SWEPT_TOTAL: &str = "receiptd_swept_total";
 /// Rows of the sweep whose command was refused, by reason.
@@ -100,6 +104,8 @@ pub fn describe() {
         (STREAM_BATCHES_TOTAL, "Frames with results."),
         (SESSION_ENDS_TOTAL, "Sessions that ended, by cause."),
         (SESSION_FRAMES_TOTAL, "Frames that sessions received, by kind."),
+        (PULLED_RESULTS_TOTAL, "Results pulled without a stream."),
+        (BY_HAND_TOTAL, "Deliveries extended, deferred or redriven, by call and outcome."),
         (SWEPT_TOTAL, "Rows settled by the sweep, by result."),
         (SWEEP_REFUSALS_TOTAL, "Rows of the sweep whose command was refused, by reason."),
         (SWEEP_FAILURES_TOTAL, "Searches of the sweep that failed."),
@@ -283,6 +289,16 @@ pub fn session_frame(kind: &'static str) {
 pub fn results_sent(results: usize) {
     counter!(STREAM_BATCHES_TOTAL).increment(1);
     counter!(STREAM_RESULTS_TOTAL).increment(results as u64);
+}
+
+/// A page was pulled.
+pub fn results_pulled(results: usize) {
+    counter!(PULLED_RESULTS_TOTAL).increment(results as u64);
+}
+
+/// A delivery was named by hand: in which call, and how that ended.
+pub fn by_hand(call: &'static str, outcome: &'static str) {
+    counter!(BY_HAND_TOTAL, "call" => call, "outcome" => outcome).increment(1);
 }
 
 /// A pass of the sweep settled rows.

@@ -22,7 +22,8 @@ use std::{
 };
 
 use commands::{
-    ack, append, cancel, close, consumer, delivery, inbox, offer, open, operation, reopen,
+    ack, ack_newest, append, attempts, cancel, close, consumer, defer, delivery, extend, inbox,
+    numbered, offer, open, operation, pull, redrive, reopen,
 };
 use futures_util::{
     FutureExt as _,
@@ -98,6 +99,12 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         key: delivery(&path(id), 1),
         operation_id: operation(&path(id)).id,
     };
+    let attempt = |id: &str| attempts(&path(id), Some("c"), &[(1, 1)]);
+    let expired = |id: &str| {
+        let mut steps = with_pause(opened(id), 62);
+        steps.push(run(due_delivery(id)));
+        steps
+    };
     let late = |id: &str, seconds| vec![run(holder(id)), run(waiter(id)), Step::Advance(seconds)];
     let queue = |id: &str| vec![run(holder(id)), run(waiter(id))];
     let waits = |id: &str| operation(&format!("{name}-{id}-waits"));
@@ -106,6 +113,15 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(vec![run(holder("wait"))], waiter("wait"), "Executed Accepted"),
         case(queue("cancel"), cancel(waits("cancel").id.as_str(), now), "Cancelled Cancelled"),
         case(queue("ack"), ack(&path("ack"), &[1, 9]), "Acked NoSuchDelivery"),
+        case(queue("named"), ack_newest(&path("named")), "Acked"),
+        case(offered("extend"), extend(attempt("extend"), Some(Span::seconds(50))), "Done"),
+        case(offered("defer"), defer(attempt("defer"), Span::seconds(5)), "Done"),
+        case(
+            expired("redrive"),
+            redrive(numbered(&path("redrive"), &[1, 9])),
+            "Redriven NoSuchDelivery",
+        ),
+        case(queue("pull"), pull(&path("pull"), "c", 5), "Offered 1 in attempt 1"),
         case(offered("open"), open(&path("open"), "c", 3), "Opened as 2"),
         case(offered("reopen"), reopen(&path("reopen"), "c", 1, 3), "Opened as 2"),
         case(opened("offer"), offer(&path("offer"), "c", 1, 5), "Offered 1 in attempt 1"),
@@ -240,6 +256,12 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
         }
         Ok(Reply::Acked(each)) => {
             words(each.iter().map(|acked| format!("{:?}", acked.outcome)).collect())
+        }
+        Ok(Reply::Attempted(each)) => {
+            words(each.iter().map(|attempted| format!("{:?}", attempted.outcome)).collect())
+        }
+        Ok(Reply::Redriven(each)) => {
+            words(each.iter().map(|redriven| format!("{:?}", redriven.outcome)).collect())
         }
         Ok(Reply::Opened { consumer, .. }) => format!("Opened as {}", consumer.epoch),
         Ok(Reply::Offered { deliveries, .. }) => {

@@ -8,21 +8,19 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Api,
-    auth::{Permission, Principal},
+    auth::Permission,
     caller,
     convert::{inboxes as convert, lists, operations},
-    deadline::{AnswerBy, Call},
+    deadline::Call,
     pages::{unpack_name, unpack_number},
     places::Placed,
     status::Refused,
-    unexpected,
 };
 use crate::{
     domain::{
-        command::{AckTarget, Command, Reply},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName},
-        refusal::{Asked, Refusal, RefusalOutcome},
+        refusal::{Asked, Refusal},
     },
     proto::{self, inbox_service_server::InboxService},
     stream::{self, Frame, Frames, Granted, OpenStream},
@@ -57,6 +55,58 @@ impl InboxService for Api {
         let answer = async {
             let caller = caller(&request, Permission::Ack)?;
             self.ack(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn extend_deliveries(
+        &self,
+        request: Request<proto::ExtendDeliveriesRequest>,
+    ) -> Result<Response<proto::ExtendDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Ack)?;
+            self.extend(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn defer_deliveries(
+        &self,
+        request: Request<proto::DeferDeliveriesRequest>,
+    ) -> Result<Response<proto::DeferDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Ack)?;
+            self.defer(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn redrive_deliveries(
+        &self,
+        request: Request<proto::RedriveDeliveriesRequest>,
+    ) -> Result<Response<proto::RedriveDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Receive)?;
+            self.redrive(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn pull_deliveries(
+        &self,
+        request: Request<proto::PullDeliveriesRequest>,
+    ) -> Result<Response<proto::PullDeliveriesResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Receive)?;
+            self.pull(&caller.account, request.into_inner(), call.answer_by).await
         };
         let result = answer.await;
         self.answer(call, result)
@@ -116,7 +166,7 @@ pub(super) struct Wanted {
     pub(super) end: Option<Instant>,
 }
 
-fn key(account: &Account, name: &str) -> Result<InboxKey, Refused> {
+pub(super) fn key(account: &Account, name: &str) -> Result<InboxKey, Refused> {
     Ok(InboxKey { account: account.clone(), inbox: InboxName::parse(name)? })
 }
 
@@ -160,39 +210,12 @@ impl Api {
     }
 
     /// The caller's consumer, or one for this stream only.
-    fn consumer(&self, id: &str) -> Result<ConsumerId, Refused> {
+    pub(super) fn consumer(&self, id: &str) -> Result<ConsumerId, Refused> {
         if !id.is_empty() {
             return Ok(ConsumerId::parse(id)?);
         }
         let [high, low] = [self.engine().seams().random(), self.engine().seams().random()];
         Ok(ConsumerId::parse(&format!("c-{high:016x}{low:016x}"))?)
-    }
-
-    /// Acks a list for a caller that may.
-    pub(super) async fn ack(
-        &self,
-        caller: &Principal,
-        request: proto::AckDeliveriesRequest,
-        answer_by: AnswerBy,
-    ) -> Result<proto::AckDeliveriesResponse, Refused> {
-        let targets = convert::ack_targets(&request.deliveries)?;
-        let possible: Vec<AckTarget> = targets.iter().flatten().cloned().collect();
-        if !request.consumer_id.is_empty() {
-            ConsumerId::parse(&request.consumer_id)?;
-        }
-        let command = Command::Ack {
-            account: caller.account.clone(),
-            targets: possible,
-            subject: caller.subject.clone(),
-            consumer: request.consumer_id,
-        };
-        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
-        match running.await? {
-            Reply::Acked(acked) => Ok(proto::AckDeliveriesResponse {
-                results: convert::ack_results(&request.deliveries, &targets, &acked),
-            }),
-            other => Err(unexpected(&other).into()),
-        }
     }
 
     async fn list_deliveries_of(

@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod auth;
+mod by_hand;
 pub mod convert;
 mod deadline;
 mod documents;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     EXIT_FAILURE, EXIT_USAGE, Failure,
+    by_hand::{self, InboxDeferArgs, InboxExtendArgs, InboxPullArgs, InboxRedriveArgs},
     connection::{
         ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat, at_least_one, call_failed,
         change_failed,
@@ -34,6 +35,8 @@ Examples:
   receiptd inbox stream default --ack
   receiptd inbox stream default --until-caught-up -o json
   receiptd inbox ack default 17 18 19
+  receiptd inbox pull default --wait 20s
+  receiptd inbox redrive default 17
   receiptd inbox list
   receiptd inbox list default
 
@@ -67,6 +70,14 @@ pub enum InboxCommand {
     List(InboxListArgs),
     /// Ack results by their numbers.
     Ack(InboxAckArgs),
+    /// Take a page of results without a stream.
+    Pull(InboxPullArgs),
+    /// Ask for more time for the acks of attempts.
+    Extend(InboxExtendArgs),
+    /// Give attempts back, to be sent again later.
+    Defer(InboxDeferArgs),
+    /// Make results that expired or died pending again.
+    Redrive(InboxRedriveArgs),
 }
 
 /// Print results as they come, oldest unacked first.
@@ -142,6 +153,10 @@ pub async fn run(args: InboxArgs) -> Result<ExitCode, Failure> {
         InboxCommand::Stream(args) => stream(&args).await,
         InboxCommand::List(args) => list_any(&args).await,
         InboxCommand::Ack(args) => ack(&args).await,
+        InboxCommand::Pull(args) => by_hand::pull(&args).await,
+        InboxCommand::Extend(args) => by_hand::extend(&args).await,
+        InboxCommand::Defer(args) => by_hand::defer(&args).await,
+        InboxCommand::Redrive(args) => by_hand::redrive(&args).await,
     }
 }
 

@@ -8,9 +8,10 @@ use prost_types::Timestamp;
 use serde_json::{Value, json};
 
 use crate::proto::{
-    AckOutcome, AckResult, CancelOperationResponse, DeliveredResult, Delivery, Document,
-    DocumentChange, EffectCertainty, Gap, GapCause, GetOperationResponse, Inbox, ListedOperation,
-    Lock, LockMode, Opened, Operation, Origin, Projection, Receipt, Recovery, Rejection,
+    AckOutcome, AckResult, CancelOperationResponse, DeferOutcome, DeferResult, DeliveredResult,
+    Delivery, Document, DocumentChange, EffectCertainty, ExtendOutcome, ExtendResult, Gap,
+    GapCause, GetOperationResponse, Inbox, ListedOperation, Lock, LockMode, Opened, Operation,
+    Origin, Projection, Receipt, Recovery, RedriveOutcome, RedriveResult, Rejection,
     RejectionReason, Standing, SubmitOperationResponse, WatchOperationResponse, WithdrawnDelivery,
     delivery, document::Content, operation,
 };
@@ -244,6 +245,36 @@ pub fn acked(result: &AckResult) -> Value {
         "inbox": result.inbox,
         "sequence": result.sequence,
         "outcome": word!(AckOutcome, result.outcome),
+        "delivery": result.delivery.as_ref().map(delivery),
+    })
+}
+
+/// The outcome of one extension.
+pub fn extended(result: &ExtendResult) -> Value {
+    json!({
+        "inbox": result.inbox,
+        "sequence": result.sequence,
+        "outcome": word!(ExtendOutcome, result.outcome),
+        "delivery": result.delivery.as_ref().map(delivery),
+    })
+}
+
+/// The outcome of one deferral.
+pub fn deferred(result: &DeferResult) -> Value {
+    json!({
+        "inbox": result.inbox,
+        "sequence": result.sequence,
+        "outcome": word!(DeferOutcome, result.outcome),
+        "delivery": result.delivery.as_ref().map(delivery),
+    })
+}
+
+/// The outcome of one redrive.
+pub fn redriven(result: &RedriveResult) -> Value {
+    json!({
+        "inbox": result.inbox,
+        "sequence": result.sequence,
+        "outcome": word!(RedriveOutcome, result.outcome),
         "delivery": result.delivery.as_ref().map(delivery),
     })
 }

@@ -3,6 +3,7 @@
 //! What must stay true: a command prints its answer to standard output and everything else to
 //! standard error; it returns its exit code, and never exits by itself.
 
+pub mod by_hand;
 pub mod cancel;
 pub mod config;
 pub mod connection;

@@ -18,10 +18,13 @@ use super::{
 };
 use crate::proto::{
     AckDeliveriesRequest, AckDeliveriesResponse, CancelOperationRequest, CancelOperationResponse,
-    Document, GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse,
-    Inbox, ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest,
-    ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse, ListOperationsRequest,
-    ListOperationsResponse, WatchOperationRequest, WatchOperationResponse,
+    DeferDeliveriesRequest, DeferDeliveriesResponse, Document, ExtendDeliveriesRequest,
+    ExtendDeliveriesResponse, GetDocumentRequest, GetInboxRequest, GetOperationRequest,
+    GetOperationResponse, Inbox, ListDeliveriesRequest, ListDeliveriesResponse,
+    ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse,
+    ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest, PullDeliveriesResponse,
+    RedriveDeliveriesRequest, RedriveDeliveriesResponse, WatchOperationRequest,
+    WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -111,6 +114,56 @@ impl Client {
     ) -> Result<Response<AckDeliveriesResponse>, Status> {
         let request = self.timed(request);
         self.inboxes().ack_deliveries(request).await
+    }
+
+    /// Gives attempts more time; durable once answered, and harmless to repeat.
+    pub async fn extend(
+        &self,
+        request: ExtendDeliveriesRequest,
+    ) -> Result<ExtendDeliveriesResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.inboxes(), self.timed(request.clone()));
+            async move { service.extend_deliveries(request).await }
+        })
+        .await
+    }
+
+    /// Gives attempts back; durable once answered. A repeat finds them no longer in flight.
+    pub async fn defer(
+        &self,
+        request: DeferDeliveriesRequest,
+    ) -> Result<DeferDeliveriesResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.inboxes(), self.timed(request.clone()));
+            async move { service.defer_deliveries(request).await }
+        })
+        .await
+    }
+
+    /// Makes ended results pending again; durable once answered. A repeat finds them pending.
+    pub async fn redrive(
+        &self,
+        request: RedriveDeliveriesRequest,
+    ) -> Result<RedriveDeliveriesResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.inboxes(), self.timed(request.clone()));
+            async move { service.redrive_deliveries(request).await }
+        })
+        .await
+    }
+
+    /// A page of results without a stream. What was taken by an attempt whose answer was lost comes
+    /// again after its ack deadline. One attempt waits no longer than its own deadline: an empty page
+    /// may come before the time asked for.
+    pub async fn pull(
+        &self,
+        request: PullDeliveriesRequest,
+    ) -> Result<PullDeliveriesResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.inboxes(), self.timed(request.clone()));
+            async move { service.pull_deliveries(request).await }
+        })
+        .await
     }
 
     /// A page of an inbox's deliveries, by number.

@@ -324,6 +324,34 @@ impl InboxService for Inboxes {
         Ok(Response::new(AckDeliveriesResponse { results }))
     }
 
+    async fn extend_deliveries(
+        &self,
+        _request: Request<ExtendDeliveriesRequest>,
+    ) -> Result<Response<ExtendDeliveriesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn defer_deliveries(
+        &self,
+        _request: Request<DeferDeliveriesRequest>,
+    ) -> Result<Response<DeferDeliveriesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn redrive_deliveries(
+        &self,
+        _request: Request<RedriveDeliveriesRequest>,
+    ) -> Result<Response<RedriveDeliveriesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn pull_deliveries(
+        &self,
+        _request: Request<PullDeliveriesRequest>,
+    ) -> Result<Response<PullDeliveriesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn list_deliveries(
         &self,
         _request: Request<ListDeliveriesRequest>,

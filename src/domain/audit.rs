@@ -46,11 +46,13 @@ pub enum AuditKind {
     Dead = 12,
     /// An ack came after the delivery had ended.
     AckedLate = 13,
+    /// An ended delivery was made pending again by hand.
+    Redriven = 14,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 13] = [
+    pub const ALL: [AuditKind; 14] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -64,6 +66,7 @@ impl AuditKind {
         AuditKind::Expired,
         AuditKind::Dead,
         AuditKind::AckedLate,
+        AuditKind::Redriven,
     ];
 }
 

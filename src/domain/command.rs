@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 
 use super::{
-    delivery::{Delivery, DeliveryKey, InboxKey},
+    attempts::{Attempted, Attempts},
+    deliver,
+    delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
     inbox::{Consumer, Inbox},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey},
+    redrive::Redriven,
     refusal::Refusal,
     world::needs::{Access, Body, Need, Unloaded},
 };
@@ -62,15 +65,6 @@ pub struct Submit {
     pub intention: Intention,
 }
 
-/// One ack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AckTarget {
-    /// The inbox.
-    pub inbox: InboxName,
-    /// The number.
-    pub sequence: i64,
-}
-
 /// What a command's rows weigh in the limit of a batch, in bytes.
 const ROW_WEIGHT: usize = 1_024;
 /// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
@@ -99,11 +93,45 @@ pub enum Command {
         /// Whose.
         account: Account,
         /// Which; at most 1,000.
-        targets: Vec<AckTarget>,
+        targets: Vec<DeliveryTarget>,
         /// The credential's subject.
         subject: String,
         /// The consumer that the caller named; empty if none.
         consumer: String,
+    },
+    /// Moves the ack deadlines of attempts, each with its own outcome.
+    Extend {
+        /// Which.
+        attempts: Attempts,
+        /// How far from now; absent: as the policy says for an attempt.
+        extension: Option<Span>,
+    },
+    /// Gives attempts back at once, each with its own outcome.
+    Defer {
+        /// Which.
+        attempts: Attempts,
+        /// When they may be sent again, from now.
+        delay: Span,
+        /// The credential's subject.
+        subject: String,
+    },
+    /// Makes ended deliveries pending again, each with its own outcome.
+    Redrive {
+        /// Whose.
+        account: Account,
+        /// Which; at most 1,000.
+        targets: Vec<DeliveryTarget>,
+        /// The credential's subject.
+        subject: String,
+    },
+    /// Marks a page of deliveries in flight to a consumer without a stream.
+    Pull {
+        /// Which inbox; made at first use.
+        inbox: InboxKey,
+        /// Who.
+        consumer: ConsumerId,
+        /// How many at most.
+        limit: i64,
     },
     /// Opens a stream of a consumer: takes over from its older streams.
     Open {
@@ -198,9 +226,11 @@ impl Command {
             Command::Cancel { key, .. }
             | Command::SweepOperation { key }
             | Command::FoldReplays { key, .. } => &key.account,
-            Command::Ack { account, .. } => account,
+            Command::Ack { account, .. } | Command::Redrive { account, .. } => account,
+            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => &attempts.account,
             Command::Open { inbox, .. }
             | Command::Reopen { inbox, .. }
+            | Command::Pull { inbox, .. }
             | Command::Offer { inbox, .. }
             | Command::Close { inbox, .. } => &inbox.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
@@ -215,6 +245,10 @@ impl Command {
             Command::Submit(submit) => Some(&submit.key),
             Command::Cancel { .. }
             | Command::Ack { .. }
+            | Command::Extend { .. }
+            | Command::Defer { .. }
+            | Command::Redrive { .. }
+            | Command::Pull { .. }
             | Command::Open { .. }
             | Command::Reopen { .. }
             | Command::Offer { .. }
@@ -235,12 +269,18 @@ impl Command {
                 let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
                 ROW_WEIGHT + body + submit.intent.arguments.len()
             }
-            Command::Ack { targets, .. } => ROW_WEIGHT + 64 * targets.len(),
+            Command::Ack { targets, .. } | Command::Redrive { targets, .. } => {
+                ROW_WEIGHT + 64 * targets.len()
+            }
+            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
+                ROW_WEIGHT + 64 * attempts.targets.len()
+            }
             // These may start waiters, which read their document.
             Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
             Command::Cancel { .. }
+            | Command::Pull { .. }
             | Command::Open { .. }
             | Command::Reopen { .. }
             | Command::Offer { .. }
@@ -280,8 +320,18 @@ impl Command {
                 vec![Need::Operation(key.clone(), Access::Write)]
             }
             Command::Ack { account, targets, .. } => {
-                targets.iter().map(|target| Need::Delivery(target.key(account))).collect()
+                targets.iter().map(|target| deliver::need(account, target, Access::Read)).collect()
             }
+            Command::Redrive { account, targets, .. } => {
+                targets.iter().map(|target| deliver::need(account, target, Access::Write)).collect()
+            }
+            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
+                attempts.keys().map(Need::Delivery).collect()
+            }
+            Command::Pull { inbox, limit, .. } => vec![
+                Need::Account(inbox.account.clone(), Access::Read),
+                Need::Deliverable(inbox.clone(), *limit),
+            ],
             Command::Open { inbox, consumer, .. } | Command::Reopen { inbox, consumer, .. } => {
                 vec![
                     Need::Account(inbox.account.clone(), Access::Read),
@@ -313,14 +363,6 @@ impl Command {
             ],
             Command::SweepInbox { key } => vec![Need::Inbox(key.clone())],
         }
-    }
-}
-
-impl AckTarget {
-    /// The delivery it names.
-    pub fn key(&self, account: &Account) -> DeliveryKey {
-        let inbox = InboxKey { account: account.clone(), inbox: self.inbox.clone() };
-        DeliveryKey { inbox, sequence: self.sequence }
     }
 }
 
@@ -381,8 +423,8 @@ pub enum AckOutcome {
 /// The outcome of one ack.
 #[derive(Debug, Clone)]
 pub struct Acked {
-    /// Which.
-    pub target: AckTarget,
+    /// Which; absent if the caller named an operation that has no delivery there.
+    pub key: Option<DeliveryKey>,
     /// How it ended.
     pub outcome: AckOutcome,
     /// The delivery as it is now, where there is one.
@@ -434,6 +476,10 @@ pub enum Reply {
     },
     /// To [`Command::Ack`], in the order asked.
     Acked(Vec<Acked>),
+    /// To [`Command::Extend`] and [`Command::Defer`], in the order asked.
+    Attempted(Vec<Attempted>),
+    /// To [`Command::Redrive`], in the order asked.
+    Redriven(Vec<Redriven>),
     /// To [`Command::Open`] and [`Command::Reopen`].
     Opened {
         /// The inbox.
@@ -443,7 +489,7 @@ pub enum Reply {
     },
     /// To [`Command::Offer`] of a stream whose lease ended; nothing was done. What it held came back.
     Lapsed,
-    /// To [`Command::Offer`], by number within each kind.
+    /// To [`Command::Offer`] and [`Command::Pull`], by number within each kind.
     Offered {
         /// What is in flight now.
         deliveries: Vec<Delivery>,

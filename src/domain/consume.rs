@@ -1,9 +1,11 @@
-//! A consumer's streams: open, take a page, close (contract section 7).
+//! A consumer's streams: open, take a page, close; and pages without a stream (contract section 7).
 //!
 //! What must stay true: each delivery is in flight to one stream at a time; a newer stream of the
 //! same consumer takes over, and the older one learns it at its next step; nothing else does: a
 //! stream whose lease ended may open again; what is in flight never exceeds the server's maximum
 //! or the stream's window.
+
+use std::collections::BTreeSet;
 
 use super::{
     command::{Choice, Command, Decided, Reply},
@@ -23,6 +25,9 @@ use super::{
 
 /// Consumers of one inbox: its row lists them all, and rows stay narrow.
 pub const CONSUMERS_MAX: usize = 64;
+
+/// The epoch of what is held without a stream; streams count from 1.
+const NO_STREAM: i64 = 0;
 
 /// Opens a stream: takes over from the consumer's older ones, whose deliveries come back.
 pub(super) fn open(
@@ -125,26 +130,39 @@ pub(super) fn offer(
     let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);
     let mut deliveries = Vec::new();
     if limit > 0 {
-        let (rows, end) = choose(world, key, choice)?;
-        let all = i64::try_from(rows.len()).unwrap_or(i64::MAX) <= room;
-        let take = usize::try_from(room).unwrap_or(0);
-        for mut delivery in rows.into_iter().take(take) {
-            if delivery.attempt == 0 {
-                inbox.offered = inbox.offered.max(delivery.key.sequence);
-            }
-            finish::send(world, &mut inbox, &mut delivery, (consumer.clone(), epoch));
-            world.put_delivery(delivery.clone())?;
-            deliveries.push(delivery);
-        }
-        if let (true, Some(end)) = (all, end) {
-            inbox.offered = inbox.offered.max(end);
-        }
+        deliveries = take_page(world, &mut inbox, room, &(consumer.clone(), epoch), choice)?;
     }
     renew(world, &mut inbox, consumer, epoch, limit == 0 || inbox_changed(&before, &deliveries));
     if inbox != before {
         world.put_inbox(inbox.clone())?;
     }
     Ok(Reply::Offered { deliveries, inbox: Box::new(inbox) })
+}
+
+/// Puts up to `room` deliveries in flight to a consumer. The caller stores the inbox.
+fn take_page(
+    world: &mut World,
+    inbox: &mut Inbox,
+    room: i64,
+    holder: &(ConsumerId, i64),
+    choice: &Choice,
+) -> Decided<Vec<Delivery>> {
+    let (rows, end) = choose(world, &inbox.key, choice)?;
+    let all = i64::try_from(rows.len()).unwrap_or(i64::MAX) <= room;
+    let take = usize::try_from(room).unwrap_or(0);
+    let mut deliveries = Vec::new();
+    for mut delivery in rows.into_iter().take(take) {
+        if delivery.is_fresh() {
+            inbox.offered = inbox.offered.max(delivery.key.sequence);
+        }
+        finish::send(world, inbox, &mut delivery, holder.clone());
+        world.put_delivery(delivery.clone())?;
+        deliveries.push(delivery);
+    }
+    if let (true, Some(end)) = (all, end) {
+        inbox.offered = inbox.offered.max(end);
+    }
+    Ok(deliveries)
 }
 
 /// What an offer may take, in its order; and the highest number up to which nothing fresh remains
@@ -162,7 +180,8 @@ fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delive
         Choice::Returned(sequences) => {
             let mut missing = Missing::default();
             let mut rows = Vec::new();
-            for sequence in sequences {
+            // A number that is named twice is one delivery.
+            for sequence in BTreeSet::from_iter(sequences) {
                 let key = DeliveryKey { inbox: key.clone(), sequence: *sequence };
                 if let Some(Some(delivery)) = missing.note(world.delivery(&key))
                     && delivery.state == DeliveryState::Pending
@@ -176,6 +195,26 @@ fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delive
             Ok((rows, None))
         }
     }
+}
+
+/// Puts a page in flight to a consumer without a stream. The inbox row does not list it: nobody
+/// renews a lease for it, and the ack deadline brings back what it does not ack. A stream that the
+/// same consumer opens takes over what was pulled.
+pub(super) fn pull(
+    world: &mut World,
+    key: &InboxKey,
+    consumer: &ConsumerId,
+    limit: i64,
+) -> Decided<Reply> {
+    let mut inbox = ensure_inbox(world, key)?;
+    let before = inbox.clone();
+    let room = limit.min(world.policy().in_flight_max - inbox.in_flight).max(0);
+    let deliveries =
+        take_page(world, &mut inbox, room, &(consumer.clone(), NO_STREAM), &Choice::Any)?;
+    if inbox != before {
+        world.put_inbox(inbox.clone())?;
+    }
+    Ok(Reply::Offered { deliveries, inbox: Box::new(inbox) })
 }
 
 /// Whether the row is written anyway.

@@ -4,12 +4,13 @@
 //! the command began. Every change of state in the product is made below this function.
 
 use super::{
+    attempts,
     audit::{self, AuditEvent},
     cancel,
     command::{Command, Decided, Halt, Reply},
     consume, deliver,
     operation::{Operation, OperationKey},
-    record, release, submit, sweep,
+    record, redrive, release, submit, sweep,
     world::{
         World,
         needs::{Access, Unloaded},
@@ -30,6 +31,14 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         Command::Ack { account, targets, subject, consumer } => {
             deliver::ack(world, account, targets, subject, consumer)
         }
+        Command::Extend { attempts, extension } => attempts::extend(world, attempts, *extension),
+        Command::Defer { attempts, delay, subject } => {
+            attempts::defer(world, attempts, *delay, subject)
+        }
+        Command::Redrive { account, targets, subject } => {
+            redrive::redrive(world, account, targets, subject)
+        }
+        Command::Pull { inbox, consumer, limit } => consume::pull(world, inbox, consumer, *limit),
         Command::Open { inbox, consumer, window } => consume::open(world, inbox, consumer, *window),
         Command::Reopen { inbox, consumer, epoch, window } => {
             consume::reopen(world, inbox, consumer, *epoch, *window)

@@ -8,36 +8,82 @@ use sha2::{Digest, Sha256};
 
 use super::{
     audit::{AuditEvent, AuditKind},
-    command::{AckOutcome, AckTarget, Acked, Decided, Reply},
+    command::{AckOutcome, Acked, Decided, Reply},
     decide::{Missing, record_events},
-    delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState},
+    delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState, DeliveryTarget, InboxKey},
     ids::{Account, Span, Timestamp},
     inbox::Inbox,
     lock::TargetKey,
+    operation::{Operation, OperationKey},
     policy::Policy,
     release,
-    world::{World, needs::Access},
+    world::{
+        World,
+        needs::{Access, Need, Unloaded},
+    },
 };
 
 /// Acks a list, each with its own outcome.
 pub(super) fn ack(
     world: &mut World,
     account: &Account,
-    targets: &[AckTarget],
+    targets: &[DeliveryTarget],
     subject: &str,
     consumer: &str,
 ) -> Decided<Reply> {
     let mut missing = Missing::default();
     for target in targets {
-        ask(world, &target.key(account), &mut missing)?;
+        if let Some(Some(key)) = missing.note(resolve(world, account, target)) {
+            ask(world, &key, &mut missing)?;
+        }
     }
     missing.check()?;
     let mut results = Vec::with_capacity(targets.len());
     for target in targets {
-        let (outcome, delivery) = ack_one(world, &target.key(account), subject, consumer)?;
-        results.push(Acked { target: target.clone(), outcome, delivery });
+        let key = resolve(world, account, target)?;
+        let (outcome, delivery) = match &key {
+            Some(key) => ack_one(world, key, subject, consumer)?,
+            None => (AckOutcome::NoSuchDelivery, None),
+        };
+        results.push(Acked { key, outcome, delivery });
     }
     Ok(Reply::Acked(results))
+}
+
+/// The row that says more about a delivery that a caller names: its own, or the operation that leads
+/// to it.
+pub(super) fn need(account: &Account, target: &DeliveryTarget, access: Access) -> Need {
+    match target {
+        DeliveryTarget::Numbered { inbox, sequence } => {
+            let inbox = InboxKey { account: account.clone(), inbox: inbox.clone() };
+            Need::Delivery(DeliveryKey { inbox, sequence: *sequence })
+        }
+        DeliveryTarget::Newest { operation_id, .. } => {
+            let id = operation_id.clone();
+            Need::Operation(OperationKey { account: account.clone(), id }, access)
+        }
+    }
+}
+
+/// The delivery that a caller names; none where the operation is not known or has none, or not in
+/// the inbox that it must be in.
+pub(super) fn resolve(
+    world: &World,
+    account: &Account,
+    target: &DeliveryTarget,
+) -> Result<Option<DeliveryKey>, Unloaded> {
+    match target {
+        DeliveryTarget::Numbered { inbox, sequence } => {
+            let inbox = InboxKey { account: account.clone(), inbox: inbox.clone() };
+            Ok(Some(DeliveryKey { inbox, sequence: *sequence }))
+        }
+        DeliveryTarget::Newest { operation_id, inbox } => {
+            let key = OperationKey { account: account.clone(), id: operation_id.clone() };
+            let operation = world.operation(&key, Access::Read)?;
+            let delivery = operation.and_then(Operation::delivery_key);
+            Ok(delivery.filter(|key| inbox.as_ref().is_none_or(|name| *name == key.inbox.inbox)))
+        }
+    }
 }
 
 /// Asks for everything the ack of one delivery will touch, so that a long list needs few batches.
@@ -239,11 +285,13 @@ pub(super) enum Why {
     StreamEnded,
     /// Its ack deadline passed.
     DeadlineMissed,
+    /// Its consumer gave it back, to be sent again after this long.
+    Deferred(Span),
 }
 
 /// Whether an attempt that ends now is the delivery's last.
 pub(super) fn is_last(world: &World, delivery: &Delivery) -> bool {
-    delivery.expire_time <= world.now() || delivery.attempt >= world.policy().retry_budget
+    delivery.expire_time <= world.now() || delivery.attempts_spent() >= world.policy().retry_budget
 }
 
 /// Ends an attempt: the delivery is pending again, or expired, or dead. Returns the state after.
@@ -260,19 +308,21 @@ pub(super) fn give_back(
     if delivery.expire_time <= now {
         return expire(world, delivery, subject);
     }
-    if attempt >= world.policy().retry_budget {
+    let spent = delivery.attempts_spent();
+    if spent >= world.policy().retry_budget {
         let trail = Trail::Chained(event(AuditKind::Dead, "the retry budget is spent"));
         end(world, delivery, DeliveryState::Dead, trail, subject)?;
         return Ok(DeliveryState::Dead);
     }
-    let (first_return, text) = match why {
-        Why::StreamEnded => (delivery.returns == 0, "its stream ended"),
-        Why::DeadlineMissed => (false, "its ack deadline passed"),
-    };
-    let pause = if first_return {
-        Span(0)
-    } else {
-        backoff(world.policy(), attempt, world.jitter(), sequence)
+    let backoff = || backoff(world.policy(), spent, world.jitter(), sequence);
+    let (pause, text) = match why {
+        Why::StreamEnded if delivery.returns == 0 => (Span(0), "its stream ended"),
+        Why::StreamEnded => (backoff(), "its stream ended"),
+        Why::DeadlineMissed => (backoff(), "its ack deadline passed"),
+        // The named delay takes the place of the backoff, and leaves time for the attempt.
+        Why::Deferred(delay) => {
+            (Span(delay.0.min((delivery.expire_time - now).0 - 1)), "deferred by its consumer")
+        }
     };
     let mut inbox = inbox_of(world, &delivery)?;
     leave_state(&mut inbox, &delivery);

@@ -23,6 +23,25 @@ pub struct DeliveryKey {
     pub sequence: i64,
 }
 
+/// One delivery that a caller names, to ack or to redrive it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeliveryTarget {
+    /// By its number.
+    Numbered {
+        /// The inbox.
+        inbox: InboxName,
+        /// The number.
+        sequence: i64,
+    },
+    /// The newest delivery of an operation.
+    Newest {
+        /// Which operation.
+        operation_id: OperationId,
+        /// The inbox it must be in; absent: wherever it is.
+        inbox: Option<InboxName>,
+    },
+}
+
 /// What happened to the news (contract section 3). The numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryState {
@@ -101,9 +120,13 @@ pub struct Delivery {
     pub state: DeliveryState,
     /// How often it was sent.
     pub attempt: i32,
+    /// How often it had been sent when it was last redriven: its budget and its backoff count from
+    /// there. 0 if it never was.
+    pub attempts_before: i32,
     /// When it was queued.
     pub queue_time: Timestamp,
-    /// While PENDING after an attempt: from when it may be sent again; absent otherwise.
+    /// While PENDING after an attempt or a redrive: from when it may be sent again; absent
+    /// otherwise.
     pub available_time: Option<Timestamp>,
     /// While IN_FLIGHT: until when this attempt may be acked; absent otherwise.
     pub ack_deadline: Option<Timestamp>,
@@ -117,7 +140,8 @@ pub struct Delivery {
     pub last_failure_time: Option<Timestamp>,
     /// While IN_FLIGHT: to whom, and to which of its streams; absent otherwise.
     pub consumer: Option<(ConsumerId, i64)>,
-    /// How often it came back because its stream ended or was taken over.
+    /// How often it came back because its stream ended or was taken over; from 0 again when it is
+    /// redriven.
     pub returns: i32,
     /// The target whose lock this delivery holds until it ends; absent if none.
     pub lock_target: Option<Target>,
@@ -126,6 +150,17 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The attempts that its retry budget counts.
+    pub fn attempts_spent(&self) -> i32 {
+        self.attempt.saturating_sub(self.attempts_before)
+    }
+
+    /// Whether it waits for its first attempt and was never given back or redriven: what the cursor
+    /// of its inbox finds.
+    pub fn is_fresh(&self) -> bool {
+        self.state == DeliveryState::Pending && self.attempt == 0 && self.available_time.is_none()
+    }
+
     /// The operation whose outcome it tells.
     pub fn operation_key(&self) -> OperationKey {
         OperationKey { account: self.key.inbox.account.clone(), id: self.operation_id.clone() }

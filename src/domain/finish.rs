@@ -92,6 +92,7 @@ fn queue(
         outcome_version: operation.outcome_version,
         state: DeliveryState::Pending,
         attempt: 0,
+        attempts_before: 0,
         queue_time: now,
         available_time: None,
         ack_deadline: None,

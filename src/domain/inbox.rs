@@ -41,7 +41,7 @@ pub struct Inbox {
     pub reserved: i64,
     /// Deliveries that wait.
     pub pending: i64,
-    /// How many of `pending` came back after an attempt.
+    /// How many of `pending` came back after an attempt, or were redriven.
     pub returned: i64,
     /// Deliveries sent and not acked.
     pub in_flight: i64,

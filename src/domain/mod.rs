@@ -9,6 +9,7 @@
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
 
+pub mod attempts;
 pub mod audit;
 mod cancel;
 pub mod command;
@@ -29,6 +30,7 @@ mod patch;
 pub mod policy;
 pub mod record;
 pub mod recovery;
+pub mod redrive;
 pub mod refusal;
 mod release;
 #[cfg(test)]

@@ -57,6 +57,7 @@ pub(crate) fn delivery(id: &str, sequence: i64) -> Delivery {
         outcome_version: 1,
         state: DeliveryState::Pending,
         attempt: 0,
+        attempts_before: 0,
         queue_time: Timestamp(1_700_000_000_000_000),
         available_time: None,
         ack_deadline: None,

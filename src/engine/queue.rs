@@ -85,6 +85,10 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::SweepOperation { key }
         | Command::FoldReplays { key, .. } => Some(key),
         Command::Ack { .. }
+        | Command::Extend { .. }
+        | Command::Defer { .. }
+        | Command::Redrive { .. }
+        | Command::Pull { .. }
         | Command::Open { .. }
         | Command::Reopen { .. }
         | Command::Offer { .. }

@@ -241,15 +241,15 @@ fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
 
 /// A reply that tells in which transaction it was decided.
 fn told(world: &World) -> Reply {
-    let inbox = InboxName::parse("").expect("the default");
-    let target = AckTarget { inbox, sequence: world.now().0 };
-    Reply::Acked(vec![Acked { target, outcome: AckOutcome::Acked, delivery: None }])
+    let inbox = inbox_key("local");
+    let key = DeliveryKey { inbox, sequence: world.now().0 };
+    Reply::Acked(vec![Acked { key: Some(key), outcome: AckOutcome::Acked, delivery: None }])
 }
 
 /// In which transaction a command was decided.
 pub(super) fn transaction_of(reply: &Reply) -> i64 {
     match reply {
-        Reply::Acked(acked) => acked[0].target.sequence,
+        Reply::Acked(acked) => acked[0].key.as_ref().expect("a number").sequence,
         other => panic!("{other:?} does not tell"),
     }
 }

@@ -22,7 +22,7 @@ const RESULT_BYTES: usize = 400;
 const LABEL_BYTES: usize = 8;
 
 /// A delivery with its operation.
-pub(super) type Joined = (Delivery, Operation);
+pub type Joined = (Delivery, Operation);
 
 /// Each delivery with its operation, in the order of the deliveries. A delivery whose operation is
 /// no longer kept is left out: there is nothing to show.
@@ -59,7 +59,7 @@ pub(super) fn split(results: Vec<Joined>) -> Vec<Vec<Joined>> {
 }
 
 /// About how many bytes a result takes in a message.
-fn estimated_bytes((delivery, operation): &Joined) -> usize {
+pub(super) fn estimated_bytes((delivery, operation): &Joined) -> usize {
     let labels: usize =
         operation.labels.iter().map(|(name, value)| name.len() + value.len() + LABEL_BYTES).sum();
     let outcome = match &operation.outcome {

@@ -538,7 +538,7 @@ pub(super) fn lost(inbox: &Inbox) -> i64 {
     inbox.expired_total + inbox.dead_total
 }
 
-fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
+pub(super) fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
     let mut keys: Vec<OperationKey> = deliveries.iter().map(Delivery::operation_key).collect();
     // Two outcomes of one operation name it twice.
     keys.sort();

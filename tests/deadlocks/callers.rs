@@ -3,8 +3,9 @@
 use futures_util::future::join_all;
 use receiptd::{
     domain::{
-        command::{AckTarget, CancelOutcome, Choice, Command, Origin, Reply, Submitted},
-        delivery::InboxKey,
+        attempts::{AttemptTarget, Attempts},
+        command::{CancelOutcome, Choice, Command, Origin, Reply, Submitted},
+        delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
         operation::OperationKey,
         refusal::Refusal,
@@ -61,7 +62,8 @@ impl Worker {
                 8 => self.submit_raced().await,
                 9 | 10 => self.cancel().await,
                 11..=14 => self.ack().await,
-                15 | 16 => self.consume().await,
+                15 => self.consume().await,
+                16 => self.pull().await,
                 17 => self.stream().await,
                 18 => self.release().await,
                 _ => self.replay().await,
@@ -159,9 +161,7 @@ impl Worker {
         }
         self.hunt.told(key, mint, operation.state);
         if let Some(delivery) = delivery {
-            let sequence = delivery.key.sequence;
-            let target = AckTarget { inbox: delivery.key.inbox.inbox.clone(), sequence };
-            self.hunt.queued(&key.account, target);
+            self.hunt.queued(delivery.key.clone());
         }
     }
 
@@ -196,8 +196,24 @@ impl Worker {
         if targets.is_empty() {
             return;
         }
+        let mut targets: Vec<DeliveryTarget> = targets.into_iter().map(numbered).collect();
+        let named = self.hunt.operation(self.dice >> 20).map(|(key, _)| key);
+        targets.extend(
+            named
+                .filter(|key| key.account == account)
+                .map(|key| DeliveryTarget::Newest { operation_id: key.id, inbox: None }),
+        );
         let (subject, consumer) = (self.name.clone(), String::new());
-        match self.engine.run(Command::Ack { account, targets, subject, consumer }).await {
+        let command = match self.roll(3) {
+            0 => Command::Redrive { account, targets, subject },
+            _ => Command::Ack { account, targets, subject, consumer },
+        };
+        match self.engine.run(command).await {
+            Ok(Reply::Redriven(each)) => {
+                for redriven in each {
+                    self.hunt.count("redrive", &format!("{:?}", redriven.outcome));
+                }
+            }
             Ok(Reply::Acked(each)) => {
                 for acked in each {
                     self.hunt.count("ack", &format!("{:?}", acked.outcome));
@@ -205,6 +221,43 @@ impl Worker {
             }
             Ok(other) => self.hunt.fault(format!("an ack was answered with {other:?}")),
             Err(refusal) => self.refused("ack", &refusal, &[]),
+        }
+    }
+
+    /// Pulls a page, extends it, and gives some of it back.
+    async fn pull(&mut self) {
+        let account = self.account();
+        let inbox = self.inbox(&account);
+        let consumer = ConsumerId::parse(&format!("c{}", self.roll(3))).expect("valid");
+        let pull = Command::Pull { inbox, consumer: consumer.clone(), limit: 4 };
+        let deliveries = match self.engine.run(pull).await {
+            Ok(Reply::Offered { deliveries, .. }) => deliveries,
+            Ok(other) => return self.hunt.fault(format!("a pull was answered with {other:?}")),
+            Err(refusal) => return self.refused("pull", &refusal, &[]),
+        };
+        self.hunt.count("pull", "OK");
+        let target = |delivery: &Delivery| AttemptTarget {
+            inbox: delivery.key.inbox.inbox.clone(),
+            sequence: delivery.key.sequence,
+            attempt: delivery.attempt,
+        };
+        let targets = deliveries.iter().map(target).collect();
+        let attempts = Attempts { account, targets, consumer: Some(consumer) };
+        deliveries.into_iter().for_each(|delivery| self.hunt.queued(delivery.key));
+        let extend = Command::Extend { attempts: attempts.clone(), extension: None };
+        let (delay, subject) = (Span(0), self.name.clone());
+        for (kind, command) in
+            [("extend", extend), ("defer", Command::Defer { attempts, delay, subject })]
+        {
+            match self.engine.run(command).await {
+                Ok(Reply::Attempted(each)) => {
+                    for attempted in each {
+                        self.hunt.count(kind, &format!("{:?}", attempted.outcome));
+                    }
+                }
+                Ok(other) => self.hunt.fault(format!("{kind} was answered with {other:?}")),
+                Err(refusal) => self.refused(kind, &refusal, &[]),
+            }
         }
     }
 
@@ -228,9 +281,7 @@ impl Worker {
                 Ok(Reply::Offered { deliveries, .. }) => {
                     self.hunt.count("offer", "OK");
                     for delivery in deliveries {
-                        let sequence = delivery.key.sequence;
-                        let inbox = delivery.key.inbox.inbox;
-                        self.hunt.queued(&account, AckTarget { inbox, sequence });
+                        self.hunt.queued(delivery.key);
                     }
                 }
                 Ok(Reply::Lapsed) => {
@@ -288,9 +339,7 @@ impl Worker {
                 Some(Ok(Frame::Deliveries { results, .. })) => {
                     self.hunt.count("stream", "results");
                     for (delivery, _) in results {
-                        let inbox = inbox.inbox.clone();
-                        let target = AckTarget { inbox, sequence: delivery.key.sequence };
-                        self.hunt.queued(&account, target);
+                        self.hunt.queued(delivery.key);
                     }
                 }
                 Some(Ok(_)) => self.hunt.count("stream", "frame"),
@@ -345,4 +394,8 @@ fn owned_by(account: &Account, instruction: Instruction) -> Command {
         submit.key.account = account.clone();
     }
     command
+}
+
+fn numbered(key: DeliveryKey) -> DeliveryTarget {
+    DeliveryTarget::Numbered { inbox: key.inbox.inbox, sequence: key.sequence }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use receiptd::domain::{
-    command::AckTarget,
+    delivery::DeliveryKey,
     ids::{Account, MintTime, Timestamp},
     operation::{OperationKey, OperationState},
 };
@@ -34,7 +34,7 @@ struct Seen {
     counts: BTreeMap<String, u64>,
     faults: Vec<String>,
     operations: VecDeque<(OperationKey, MintTime)>,
-    deliveries: BTreeMap<Account, VecDeque<AckTarget>>,
+    deliveries: BTreeMap<Account, VecDeque<DeliveryKey>>,
     /// Final states that callers were told.
     told: BTreeMap<OperationKey, OperationState>,
     /// Ids whose execution somebody was told.
@@ -104,10 +104,10 @@ impl Hunt {
     }
 
     /// Remembers a delivery for acks.
-    pub fn queued(&self, account: &Account, target: AckTarget) {
+    pub fn queued(&self, key: DeliveryKey) {
         let mut seen = self.seen();
-        let deliveries = seen.deliveries.entry(account.clone()).or_default();
-        deliveries.push_back(target);
+        let deliveries = seen.deliveries.entry(key.inbox.account.clone()).or_default();
+        deliveries.push_back(key);
         if deliveries.len() > RECENT_MAX {
             deliveries.pop_front();
         }
@@ -122,7 +122,7 @@ impl Hunt {
     }
 
     /// Recent deliveries of an account, the newest first: at most `limit`.
-    pub fn deliveries(&self, account: &Account, limit: usize) -> Vec<AckTarget> {
+    pub fn deliveries(&self, account: &Account, limit: usize) -> Vec<DeliveryKey> {
         let seen = self.seen();
         let found = seen.deliveries.get(account);
         found.map_or_else(Vec::new, |all| all.iter().rev().take(limit).cloned().collect())

@@ -22,7 +22,7 @@ const UNFINISHED: &str = "
     UNION ALL SELECT 'consumers', count(*) FROM receiptd.inboxes WHERE due_time IS NOT NULL";
 
 /// Each line is something that must not be. 3 is APPLIED; 1 to 5 are PENDING, IN_FLIGHT, ACKED,
-/// EXPIRED and DEAD.
+/// EXPIRED and DEAD, whose totals are histories: what was redriven counts again.
 const WRONG: &str = "
     SELECT 'revision ' || d.revision || ' after ' || count(o.target) || ' applied: ' || d.target
       FROM receiptd.documents d LEFT JOIN receiptd.operations o
@@ -49,9 +49,9 @@ const WRONG: &str = "
       HAVING (i.next_sequence - 1, i.next_sequence - 1) <> (count(d.sequence),
             coalesce(max(d.sequence), 0))
         OR (i.reserved, i.pending, i.in_flight, i.returned) <> (0, 0, 0, 0)
-        OR (i.acked_total, i.expired_total, i.dead_total) <> (
-            count(*) FILTER (WHERE d.state = 3), count(*) FILTER (WHERE d.state = 4),
-            count(*) FILTER (WHERE d.state = 5))
+        OR i.acked_total <> count(*) FILTER (WHERE d.state = 3)
+        OR i.expired_total < count(*) FILTER (WHERE d.state = 4)
+        OR i.dead_total < count(*) FILTER (WHERE d.state = 5)
     UNION ALL
     SELECT 'inboxes of ' || a.account FROM receiptd.accounts a LEFT JOIN receiptd.inboxes i
         ON i.account = a.account

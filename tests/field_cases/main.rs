@@ -4,6 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/hosted.rs"]
+mod hosted;
+
 mod accounts;
 mod acks;
 mod answers;
@@ -11,6 +14,7 @@ mod identity;
 mod outages;
 mod queues;
 mod resume;
+mod shared;
 mod slow;
 mod spelling;
 mod stores;

@@ -1,12 +1,15 @@
 //! Queues that must not jam, and sweeping: F16, F18, F40 (with a restart of the database: see
 //! `sweeping`).
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use receiptd::proto::{
-    OperationEventKind, WatchOperationRequest, delivery::State as DeliveryState, operation::State,
-    stream_deliveries_response::Frame,
+    AckOutcome, OperationEventKind, RedriveOutcome, WatchOperationRequest,
+    delivery::State as DeliveryState, operation::State, stream_deliveries_response::Frame,
 };
 
 use crate::support::{
@@ -75,6 +78,26 @@ async fn f16_expiry_needs_no_visitor(store: TestStore) {
     };
     assert_eq!((gap.first_sequence, gap.last_sequence), (1, 5), "which numbers will not come");
     assert_eq!(gap.operation_ids.len(), 5);
+
+    let first_five: Vec<i64> = (1..=5).collect();
+    let full = caller.redrive("editor", &first_five).await;
+    assert_eq!(full, [RedriveOutcome::InboxFull; 5], "the five submissions have the places");
+    let mut later = Vec::new();
+    while later.len() < 5 {
+        later.extend(reader.next_results().await);
+    }
+    let numbers: Vec<i64> = later.iter().map(sequence).collect();
+    caller.ack_as("installation-2", "editor", &numbers).await.expect("acked");
+    assert_eq!(caller.redrive("editor", &first_five).await, [RedriveOutcome::Redriven; 5]);
+    let mut revived = BTreeSet::new();
+    while revived.len() < 5 {
+        for result in reader.next_results().await {
+            assert!(sequence(&result) <= 5 && result.redelivered, "{result:?}");
+            revived.insert(sequence(&result));
+        }
+    }
+    let acked = caller.ack_as("installation-2", "editor", &first_five).await.expect("acked");
+    assert_eq!(acked, [AckOutcome::Acked; 5], "none is lost");
 }
 
 async fn f18_an_entry_nobody_can_digest(store: TestStore) {
@@ -119,6 +142,15 @@ async fn f18_an_entry_nobody_can_digest(store: TestStore) {
     let inbox = caller.inbox("editor").await;
     assert_eq!((inbox.dead_total, inbox.acked_total), (1, 5));
     assert_eq!((inbox.pending, inbox.in_flight), (0, 0));
+
+    assert_eq!(
+        caller.redrive("editor", &[3, 1]).await,
+        [RedriveOutcome::Redriven, RedriveOutcome::AlreadyAcked]
+    );
+    let revived = reader.next_results().await.remove(0);
+    assert_eq!((sequence(&revived), attempt(&revived)), (3, 4), "numbers of attempts go on");
+    assert_eq!(caller.count_events(&ids[2], OperationEventKind::Redriven).await, 1);
+    assert_eq!(caller.ack("editor", &[3]).await.expect("acked"), [AckOutcome::Acked]);
 }
 
 /// A smaller version, deliveries only: thousands expire while callers go on, and where replicas

@@ -109,7 +109,7 @@ async fn an_impossible_ack_fails_alone() {
         sequence,
         ..Default::default()
     };
-    let deliveries = vec![target("", 0), target("a/b", 1), target("", 1), target("", -1)];
+    let deliveries = vec![target("", 9), target("a/b", 1), target("", 1), target("", -1)];
     let ack = proto::AckDeliveriesRequest { deliveries, consumer_id: String::new() };
     let results = inboxes.ack_deliveries(ack).await.expect("answers").into_inner().results;
     let outcomes: Vec<_> = results.iter().map(proto::AckResult::outcome).collect();

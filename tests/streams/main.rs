@@ -15,9 +15,9 @@ use std::time::Duration;
 use commands::{append, consumer, inbox};
 use receiptd::{
     domain::{
-        command::{AckTarget, Command, Reply},
+        command::{Command, Reply},
         delivery::DeliveryState,
-        ids::{InboxName, Span},
+        ids::Span,
         inbox::Inbox,
         policy::Policy,
         refusal::{Refusal, TokenFault},
@@ -125,14 +125,9 @@ impl Running {
     }
 
     async fn ack(&self, who: &str, sequences: &[i64]) {
-        let inbox = InboxName::parse("default").expect("valid");
-        let targets = sequences
-            .iter()
-            .map(|sequence| AckTarget { inbox: inbox.clone(), sequence: *sequence })
-            .collect();
         let command = Command::Ack {
             account: commands::account(),
-            targets,
+            targets: commands::numbered("default", sequences),
             subject: "t".to_owned(),
             consumer: who.to_owned(),
         };

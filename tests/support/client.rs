@@ -6,13 +6,13 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use receiptd::proto::{
     AckDeliveriesRequest, AckOutcome, AckTarget, BatchSubmitOperationsRequest, DeliveredResult,
-    Document, GetDocumentRequest, GetInboxRequest, GetOperationResponse, Inbox,
-    ListOperationEventsRequest, OperationEvent, OperationEventKind, StreamDeliveriesRequest,
-    StreamDeliveriesResponse, SubmitError, SubmitOperationRequest, SubmitOperationResponse,
-    admin_service_client::AdminServiceClient, batch_submit_result,
-    document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
-    operation_service_client::OperationServiceClient, session_service_client::SessionServiceClient,
-    stream_deliveries_response::Frame,
+    DeliveryTarget, Document, GetDocumentRequest, GetInboxRequest, GetOperationResponse, Inbox,
+    ListOperationEventsRequest, OperationEvent, OperationEventKind, RedriveDeliveriesRequest,
+    RedriveOutcome, StreamDeliveriesRequest, StreamDeliveriesResponse, SubmitError,
+    SubmitOperationRequest, SubmitOperationResponse, admin_service_client::AdminServiceClient,
+    batch_submit_result, document_service_client::DocumentServiceClient,
+    inbox_service_client::InboxServiceClient, operation_service_client::OperationServiceClient,
+    session_service_client::SessionServiceClient, stream_deliveries_response::Frame,
 };
 use tonic::{
     Code, Request, Status, Streaming,
@@ -218,6 +218,21 @@ impl Caller {
         let mut client = self.inboxes.clone();
         let answer = within("the answer of an ack", client.ack_deliveries(request)).await?;
         Ok(answer.into_inner().results.iter().map(|result| result.outcome()).collect())
+    }
+
+    /// Redrives numbers of one inbox and returns how each ended.
+    pub async fn redrive(&self, inbox: &str, sequences: &[i64]) -> Vec<RedriveOutcome> {
+        let target = |sequence: &i64| DeliveryTarget {
+            inbox: inbox.to_owned(),
+            sequence: *sequence,
+            operation_id: String::new(),
+        };
+        let deliveries = sequences.iter().map(target).collect();
+        let request = RedriveDeliveriesRequest { deliveries, ..Default::default() };
+        let mut client = self.inboxes.clone();
+        let answer = within("a redrive", client.redrive_deliveries(request)).await;
+        let results = answer.expect("the redrive is answered").into_inner().results;
+        results.iter().map(|result| result.outcome()).collect()
     }
 
     /// Opens a stream of an inbox's results.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use receiptd::domain::{
-    command::{AckTarget, Choice, Command, Intention, OnLocked, Submit},
-    delivery::{DeliveryKey, InboxKey},
+    attempts::{AttemptTarget, Attempts},
+    command::{Choice, Command, Intention, OnLocked, Submit},
+    delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
     intent::{Intent, JSON, LockMode, digest},
@@ -120,14 +121,60 @@ impl Instruction {
 }
 
 pub fn ack(name: &str, sequences: &[i64]) -> Command {
-    let inbox = InboxName::parse(name).expect("valid");
-    let target = |sequence: &i64| AckTarget { inbox: inbox.clone(), sequence: *sequence };
     Command::Ack {
         account: account(),
-        targets: sequences.iter().map(target).collect(),
+        targets: numbered(name, sequences),
         subject: "tester".to_owned(),
         consumer: String::new(),
     }
+}
+
+pub fn numbered(name: &str, sequences: &[i64]) -> Vec<DeliveryTarget> {
+    let inbox = InboxName::parse(name).expect("valid");
+    let target =
+        |sequence: &i64| DeliveryTarget::Numbered { inbox: inbox.clone(), sequence: *sequence };
+    sequences.iter().map(target).collect()
+}
+
+pub fn ack_newest(id: &str) -> Command {
+    Command::Ack {
+        account: account(),
+        targets: vec![newest(id)],
+        subject: "tester".to_owned(),
+        consumer: String::new(),
+    }
+}
+
+/// The newest delivery of an operation, wherever it is.
+pub fn newest(id: &str) -> DeliveryTarget {
+    DeliveryTarget::Newest { operation_id: operation(id).id, inbox: None }
+}
+
+/// Attempts by number and attempt; of one consumer, or of whoever has them.
+pub fn attempts(name: &str, who: Option<&str>, attempts: &[(i64, i32)]) -> Attempts {
+    let inbox = InboxName::parse(name).expect("valid");
+    let target = |&(sequence, attempt): &(i64, i32)| {
+        let inbox = inbox.clone();
+        AttemptTarget { inbox, sequence, attempt }
+    };
+    let targets = attempts.iter().map(target).collect();
+    Attempts { account: account(), targets, consumer: who.map(consumer) }
+}
+
+pub fn extend(attempts: Attempts, extension: Option<Span>) -> Command {
+    Command::Extend { attempts, extension }
+}
+
+pub fn defer(attempts: Attempts, delay: Span) -> Command {
+    Command::Defer { attempts, delay, subject: "tester".to_owned() }
+}
+
+pub fn redrive(targets: Vec<DeliveryTarget>) -> Command {
+    Command::Redrive { account: account(), targets, subject: "tester".to_owned() }
+}
+
+pub fn pull(name: &str, who: &str, limit: i64) -> Command {
+    Command::Pull { inbox: inbox(name), consumer: consumer(who), limit }
 }
 
 pub fn cancel(id: &str, mint: Timestamp) -> Command {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use receiptd::domain::{
-    audit::{self, AuditRow},
+    audit::{self, AuditKind, AuditRow},
     command::{Command, Halt, Reply},
     decide::decide,
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
@@ -18,6 +18,7 @@ use receiptd::domain::{
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey},
     policy::Policy,
+    record::unpack_events,
     refusal::Refusal,
     world::{
         Attached, Surroundings, World,
@@ -130,6 +131,23 @@ impl Memory {
         replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()
     }
 
+    /// Decides one command without follow-ups and without a recount: on rows that no sequence of
+    /// commands leaves.
+    pub fn decide_alone(&mut self, command: &Command) -> Result<Reply, Refusal> {
+        let mut needs = Needs::default();
+        command.needs().into_iter().for_each(|need| needs.add(need));
+        loop {
+            let mut world = self.load(&needs);
+            match decide(&mut world, command) {
+                Ok(reply) => return Ok(reply),
+                Err(Halt::Refused(refusal)) => return Err(*refusal),
+                Err(Halt::Unloaded(missing)) => {
+                    missing.0.into_iter().for_each(|need| needs.add(need));
+                }
+            }
+        }
+    }
+
     /// Runs one command of the others, without a trace in what is told about this one.
     fn let_others_run(&mut self) {
         let Some(command) = self.others.pop() else { return };
@@ -190,13 +208,17 @@ impl Memory {
                 self.deliveries_of(key).filter(|delivery| delivery.state == DeliveryState::Pending)
             };
             let fresh = pending()
-                .filter(|delivery| delivery.attempt == 0 && delivery.key.sequence > offered)
+                .filter(|delivery| delivery.is_fresh() && delivery.key.sequence > offered)
                 .take(take)
                 .cloned()
                 .collect();
             let available =
                 |delivery: &&Delivery| delivery.available_time.is_some_and(|at| at <= self.now);
-            let returned = pending().filter(available).take(take).cloned().collect();
+            let mut returned: Vec<Delivery> = pending().filter(available).cloned().collect();
+            // As the real stores do: those that are available for longest.
+            returned.sort_by_key(|delivery| delivery.available_time);
+            returned.truncate(take);
+            returned.sort_by_key(|delivery| delivery.key.sequence);
             world.load_deliverable(key.clone(), *limit, fresh, returned);
         }
         for (key, consumer) in &needs.held {
@@ -282,8 +304,12 @@ impl Memory {
         assert_eq!(inbox.in_flight, count(&|row| row.state == DeliveryState::InFlight));
         assert_eq!(inbox.returned, count(&|row| row.available_time.is_some()));
         assert_eq!(inbox.acked_total, count(&|row| row.state == DeliveryState::Acked));
-        assert_eq!(inbox.expired_total, count(&|row| row.state == DeliveryState::Expired));
-        assert_eq!(inbox.dead_total, count(&|row| row.state == DeliveryState::Dead));
+        let lost = [DeliveryState::Expired, DeliveryState::Dead];
+        let lost = count(&|row| lost.contains(&row.state));
+        let redriven = self.count_events(inbox, AuditKind::Redriven);
+        assert_eq!(inbox.expired_total + inbox.dead_total, lost + redriven, "totals are histories");
+        assert_eq!(inbox.expired_total, self.count_events(inbox, AuditKind::Expired));
+        assert_eq!(inbox.dead_total, self.count_events(inbox, AuditKind::Dead));
         assert_eq!(inbox.last_sequence(), count(&|_| true), "numbers without gaps");
         let reserved = self.operations.values().filter(|operation| {
             operation.inbox.as_ref() == Some(&inbox.key.inbox)
@@ -299,12 +325,24 @@ impl Memory {
         for row in self.deliveries_of(&inbox.key) {
             assert_eq!(row.due_time.is_some(), row.state.is_open());
             assert_eq!(row.consumer.is_some(), row.state == DeliveryState::InFlight);
-            assert!(row.attempt <= self.policy.retry_budget);
-            let never_offered = row.state == DeliveryState::Pending && row.attempt == 0;
-            assert!(
-                !never_offered || row.key.sequence > inbox.offered || row.expire_time <= self.now
-            );
+            assert!(row.attempts_spent() <= self.policy.retry_budget);
+            let after_cursor = row.key.sequence > inbox.offered;
+            assert!(!row.is_fresh() || after_cursor || row.expire_time <= self.now);
         }
+    }
+
+    /// How often something of a kind stands in the trails of an inbox's operations.
+    fn count_events(&self, inbox: &Inbox, kind: AuditKind) -> i64 {
+        let into = |row: &&AuditRow| {
+            self.operations[&row.key].inbox.as_ref() == Some(&inbox.key.inbox)
+                && row.key.account == inbox.key.account
+        };
+        let events = self
+            .audit
+            .iter()
+            .filter(into)
+            .flat_map(|row| unpack_events(&row.events).expect("packed by this release"));
+        i64::try_from(events.filter(|event| event.kind == kind).count()).expect("small")
     }
 
     fn check_chain(&self, operation: &Operation) {

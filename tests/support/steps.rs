@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use receiptd::domain::{
+    attempts::Attempts,
     command::Command,
     ids::{Span, Timestamp},
     policy::Policy,
@@ -13,7 +14,8 @@ use receiptd::domain::{
 
 use crate::{
     commands::{
-        self, Instruction, ack, append, cancel, close, inbox, offer, offer_again, open, operation,
+        self, Instruction, ack, ack_newest, append, attempts, cancel, close, defer, delivery,
+        extend, inbox, newest, numbered, offer, offer_again, open, operation, pull, redrive,
         reopen, target,
     },
     memory::Memory,
@@ -22,21 +24,84 @@ use crate::{
 /// One step, small enough that steps meet each other.
 #[derive(Debug, Clone)]
 pub enum Step {
-    Submit { id: u8, target: u8, inbox: u8, expecting: Option<i64>, until_acked: bool, fail: bool },
-    Cancel { id: u8 },
-    Ack { inbox: u8, sequences: Vec<i64> },
-    Open { inbox: u8, consumer: u8, window: i64, attach: bool },
-    Reopen { inbox: u8, consumer: u8, window: i64 },
-    Offer { inbox: u8, consumer: u8, limit: i64, again: Option<Vec<i64>> },
-    Close { inbox: u8, consumer: u8 },
-    Release { target: u8, id: u8 },
-    Advance { seconds: i64 },
+    Submit {
+        id: u8,
+        target: u8,
+        inbox: u8,
+        expecting: Option<i64>,
+        until_acked: bool,
+        fail: bool,
+    },
+    Cancel {
+        id: u8,
+    },
+    Ack {
+        inbox: u8,
+        sequences: Vec<i64>,
+    },
+    AckNewest {
+        id: u8,
+    },
+    /// The attempt in force where `attempt` is 0; of a consumer, or of whoever has it from 2 on.
+    Extend {
+        inbox: u8,
+        sequence: i64,
+        attempt: i32,
+        consumer: u8,
+        seconds: i64,
+    },
+    Defer {
+        inbox: u8,
+        sequence: i64,
+        attempt: i32,
+        consumer: u8,
+        seconds: i64,
+    },
+    Redrive {
+        inbox: u8,
+        sequences: Vec<i64>,
+        id: u8,
+    },
+    Pull {
+        inbox: u8,
+        consumer: u8,
+        limit: i64,
+    },
+    Open {
+        inbox: u8,
+        consumer: u8,
+        window: i64,
+        attach: bool,
+    },
+    Reopen {
+        inbox: u8,
+        consumer: u8,
+        window: i64,
+    },
+    Offer {
+        inbox: u8,
+        consumer: u8,
+        limit: i64,
+        again: Option<Vec<i64>>,
+    },
+    Close {
+        inbox: u8,
+        consumer: u8,
+    },
+    Release {
+        target: u8,
+        id: u8,
+    },
+    Advance {
+        seconds: i64,
+    },
     Sweep,
 }
 
 pub fn step() -> impl Strategy<Value = Step> {
     let submit = (0..30_u8, 0..2_u8, 0..2_u8, prop::option::of(0..4_i64), any::<bool>(), 0..6_u8);
     let again = prop::option::weighted(0.3, prop::collection::vec(0..20_i64, 0..6));
+    let attempt = || (0..2_u8, 0..20_i64, 0..3_i32, 0..4_u8, 0..100_i64);
     prop_oneof![
         6 => submit.prop_map(|(id, target, inbox, expecting, until_acked, fail)| Step::Submit {
             id, target, inbox, expecting, until_acked, fail: fail == 0
@@ -44,6 +109,17 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..30_u8).prop_map(|id| Step::Cancel { id }),
         3 => (0..2_u8, prop::collection::vec(0..20_i64, 1..5))
             .prop_map(|(inbox, sequences)| Step::Ack { inbox, sequences }),
+        1 => (0..30_u8).prop_map(|id| Step::AckNewest { id }),
+        2 => attempt().prop_map(|(inbox, sequence, attempt, consumer, seconds)| Step::Extend {
+            inbox, sequence, attempt, consumer, seconds
+        }),
+        2 => attempt().prop_map(|(inbox, sequence, attempt, consumer, seconds)| Step::Defer {
+            inbox, sequence, attempt, consumer, seconds
+        }),
+        2 => (0..2_u8, prop::collection::vec(0..20_i64, 1..5), 0..30_u8)
+            .prop_map(|(inbox, sequences, id)| Step::Redrive { inbox, sequences, id }),
+        2 => (0..2_u8, 0..2_u8, 1..5_i64)
+            .prop_map(|(inbox, consumer, limit)| Step::Pull { inbox, consumer, limit }),
         1 => (0..2_u8, 0..2_u8, 1..5_i64, any::<bool>()).prop_map(
             |(inbox, consumer, window, attach)| Step::Open { inbox, consumer, window, attach }
         ),
@@ -102,6 +178,23 @@ impl Model {
             }
             Step::Cancel { id } => cancel(&format!("o{id}"), self.start),
             Step::Ack { inbox, sequences } => ack(&format!("i{inbox}"), sequences),
+            Step::AckNewest { id } => ack_newest(&format!("o{id}")),
+            Step::Extend { inbox, sequence, attempt, consumer, seconds } => {
+                let attempts = self.attempts(*inbox, *sequence, *attempt, *consumer);
+                extend(attempts, (*seconds > 0).then(|| Span::seconds(*seconds)))
+            }
+            Step::Defer { inbox, sequence, attempt, consumer, seconds } => defer(
+                self.attempts(*inbox, *sequence, *attempt, *consumer),
+                Span::seconds(*seconds),
+            ),
+            Step::Redrive { inbox, sequences, id } => {
+                let mut targets = numbered(&format!("i{inbox}"), sequences);
+                targets.push(newest(&format!("o{id}")));
+                redrive(targets)
+            }
+            Step::Pull { inbox, consumer, limit } => {
+                pull(&format!("i{inbox}"), &format!("c{consumer}"), *limit)
+            }
             Step::Open { inbox: name, consumer, window, attach } => {
                 let key = inbox(&format!("i{name}"));
                 let epoch = self.memory.inboxes.get(&key).map_or(0, |row| row.consumer_epoch) + 1;
@@ -142,6 +235,17 @@ impl Model {
             },
             Step::Advance { .. } | Step::Sweep => return None,
         })
+    }
+
+    fn attempts(&self, inbox: u8, sequence: i64, attempt: i32, consumer: u8) -> Attempts {
+        let name = format!("i{inbox}");
+        let row = self.memory.deliveries.get(&delivery(&name, sequence));
+        let attempt = match attempt {
+            0 => row.map_or(0, |row| row.attempt),
+            other => other,
+        };
+        let consumer = (consumer < 2).then(|| format!("c{consumer}"));
+        attempts(&name, consumer.as_deref(), &[(sequence, attempt)])
     }
 
     /// What the sweeper would find due, through the same commands.

@@ -1,92 +1,62 @@
-//! Inboxes, frames of a stream, and acks.
+//! Inboxes, frames of a stream, and pulled pages.
 
 use super::{
     operations::{delivery, delivery_state, operation},
-    times::{duration, timestamp},
+    times::{duration, read_duration, timestamp},
 };
 use crate::{
     domain::{
-        command::{AckOutcome, AckTarget, Acked},
         delivery::{Delivery, DeliveryState},
-        ids::{InboxName, Invalid},
+        ids::{ConsumerId, Invalid, Span},
         inbox::{Consumer, Inbox},
         policy::Policy,
     },
     proto::{self, stream_deliveries_response},
-    stream::Frame,
+    stream::{Frame, pull::Pulled},
 };
 
 /// Unacked results of a stream if the caller names no number (contract section 7).
 const WINDOW_DEFAULT: i64 = 100;
-/// Acks of one call at most: one transaction.
-const ACKS_MAX: usize = 1_000;
 
 /// Reads how much a stream may hold; bounded by the policy.
 ///
 /// # Errors
 /// [`Invalid`] for a negative number.
 pub fn window(window: i32, policy: &Policy) -> Result<i64, Invalid> {
-    match i64::from(window) {
+    at_most_in_flight("window", window, policy)
+}
+
+fn at_most_in_flight(field: &str, number: i32, policy: &Policy) -> Result<i64, Invalid> {
+    match i64::from(number) {
         0 => Ok(WINDOW_DEFAULT.min(policy.in_flight_max)),
-        window if window > 0 => Ok(window.min(policy.in_flight_max)),
-        _ => Err(Invalid::new("window", "must not be negative; 0 means the default")),
+        number if number > 0 => Ok(number.min(policy.in_flight_max)),
+        _ => Err(Invalid::new(field, "must not be negative; 0 means the default")),
     }
 }
 
-/// Reads what is acked, in its order; `None` where no delivery can be under such a name or number.
+/// The longest that a pull may wait.
+const PULL_WAIT_MAX: Span = Span::seconds(60);
+
+/// Reads how many results a pull may take at most, and how long it may wait.
 ///
 /// # Errors
-/// [`Invalid`] for a list that is too long.
-pub fn ack_targets(targets: &[proto::AckTarget]) -> Result<Vec<Option<AckTarget>>, Invalid> {
-    if targets.len() > ACKS_MAX {
-        return Err(Invalid::new("deliveries", format!("must be at most {ACKS_MAX}")));
-    }
-    let read = |target: &proto::AckTarget| {
-        let inbox = InboxName::parse(&target.inbox).ok()?;
-        (target.sequence > 0).then_some(AckTarget { inbox, sequence: target.sequence })
-    };
-    Ok(targets.iter().map(read).collect())
+/// [`Invalid`] with the field.
+pub fn pull(
+    request: &proto::PullDeliveriesRequest,
+    policy: &Policy,
+) -> Result<(i64, Span), Invalid> {
+    let limit = at_most_in_flight("max_deliveries", request.max_deliveries, policy)?;
+    let wait = request.wait.as_ref();
+    let wait = wait.map(|wait| read_duration("wait", wait, Span(0), PULL_WAIT_MAX)).transpose()?;
+    Ok((limit, wait.unwrap_or(Span(0))))
 }
 
-/// How each ack of a list ended: those that the engine answered, and those that no delivery can
-/// be under.
-pub fn ack_results(
-    asked: &[proto::AckTarget],
-    read: &[Option<AckTarget>],
-    acked: &[Acked],
-) -> Vec<proto::AckResult> {
-    let mut acked = acked.iter();
-    let mut result = |(asked, read): (&proto::AckTarget, &Option<AckTarget>)| match read
-        .as_ref()
-        .and_then(|_| acked.next())
-    {
-        Some(acked) => ack_result(acked),
-        None => proto::AckResult {
-            inbox: asked.inbox.clone(),
-            sequence: asked.sequence,
-            outcome: proto::AckOutcome::NoSuchDelivery.into(),
-            delivery: None,
-            operation_id: asked.operation_id.clone(),
-        },
-    };
-    asked.iter().zip(read).map(&mut result).collect()
-}
-
-/// How one ack ended.
-fn ack_result(acked: &Acked) -> proto::AckResult {
-    let outcome = match acked.outcome {
-        AckOutcome::Acked => proto::AckOutcome::Acked,
-        AckOutcome::AlreadyAcked => proto::AckOutcome::AlreadyAcked,
-        AckOutcome::AckedLate => proto::AckOutcome::AckedLate,
-        AckOutcome::Retired => proto::AckOutcome::Retired,
-        AckOutcome::NoSuchDelivery => proto::AckOutcome::NoSuchDelivery,
-    };
-    proto::AckResult {
-        inbox: acked.target.inbox.as_str().to_owned(),
-        sequence: acked.target.sequence,
-        outcome: outcome.into(),
-        delivery: acked.delivery.as_ref().map(delivery),
-        operation_id: String::new(),
+/// A page that was pulled.
+pub fn pulled(pulled: &Pulled, consumer: &ConsumerId) -> proto::PullDeliveriesResponse {
+    proto::PullDeliveriesResponse {
+        results: pulled.results.iter().map(|(sent, of)| delivered(sent, of)).collect(),
+        consumer_id: consumer.as_str().to_owned(),
+        pending: pulled.pending,
     }
 }
 
@@ -239,28 +209,21 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_ack_fails_alone() {
-        let target = |inbox: &str, sequence| proto::AckTarget {
-            inbox: inbox.to_owned(),
-            sequence,
-            ..Default::default()
+    fn a_pull_is_bounded_in_size_and_time() {
+        let policy = Policy { in_flight_max: 50, ..Policy::default() };
+        let read = |max_deliveries, seconds| {
+            let wait = Some(prost_types::Duration { seconds, nanos: 0 });
+            let request =
+                proto::PullDeliveriesRequest { max_deliveries, wait, ..Default::default() };
+            pull(&request, &policy)
         };
-        let asked = [target("a/b", 1), target("", 1), target("a", 0), target("a", -1)];
-        let read = ack_targets(&asked).expect("a good list");
-        let possible = read[1].clone().expect("the only possible one");
-        assert_eq!(possible.inbox.as_str(), "default");
-        assert_eq!(read.iter().flatten().count(), 1);
-        let acked = Acked { target: possible, outcome: AckOutcome::Acked, delivery: None };
-        let results = ack_results(&asked, &read, &[acked]);
-        let told: Vec<_> = results
-            .iter()
-            .map(|result| (result.inbox.as_str(), result.sequence, result.outcome()))
-            .collect();
-        let none = proto::AckOutcome::NoSuchDelivery;
-        let acked = ("default", 1, proto::AckOutcome::Acked);
-        assert_eq!(told, [("a/b", 1, none), acked, ("a", 0, none), ("a", -1, none)]);
-        let long = vec![target("a", 1); 1_001];
-        assert_eq!(ack_targets(&long).expect_err("refused").field, "deliveries");
+        assert_eq!(read(0, 0), Ok((50, Span(0))));
+        assert_eq!(read(7, 60), Ok((7, Span::seconds(60))));
+        assert_eq!(read(-1, 0).expect_err("refused").field, "max_deliveries");
+        for seconds in [-1, 61] {
+            assert_eq!(read(1, seconds).expect_err("refused").field, "wait");
+        }
+        assert_eq!(pull(&proto::PullDeliveriesRequest::default(), &policy), Ok((50, Span(0))));
     }
 
     #[test]

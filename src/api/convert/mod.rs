@@ -4,6 +4,7 @@
 //! this release does not know is refused, never guessed. Deliberately not here: status codes, and
 //! anything that needs a store.
 
+pub mod deliveries;
 pub mod inboxes;
 pub mod lists;
 pub mod operations;

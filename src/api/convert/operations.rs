@@ -282,6 +282,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::Expired => proto::OperationEventKind::Expired,
         AuditKind::Dead => proto::OperationEventKind::Dead,
         AuditKind::AckedLate => proto::OperationEventKind::AckedLate,
+        AuditKind::Redriven => proto::OperationEventKind::Redriven,
     };
     proto::OperationEvent {
         number: event.number.into(),

@@ -31,8 +31,8 @@ impl World {
         self.waiters.insert(key, waiters);
     }
 
-    /// Loads what an inbox can send: PENDING rows after its cursor by number (`fresh`), and
-    /// returned ones that are available, by number. `limit` is the limit of the search.
+    /// Loads what an inbox can send: fresh rows after its cursor by number, and returned or
+    /// redriven ones that are available, by number. `limit` is the limit of the search.
     pub fn load_deliverable(
         &mut self,
         key: InboxKey,
@@ -111,7 +111,7 @@ impl World {
             .filter(|delivery| delivery.available_time.is_some_and(|available| available <= now));
         let fresh = pending.iter().filter(|delivery| {
             let sequence = delivery.key.sequence;
-            delivery.attempt == 0 && sequence > offered && sequence <= end
+            delivery.is_fresh() && sequence > offered && sequence <= end
         });
         let keys = returned.chain(fresh).map(|delivery| delivery.key.clone()).collect();
         Ok((keys, end))

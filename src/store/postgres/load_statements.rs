@@ -120,8 +120,8 @@ pub(super) const WAITERS: &str = "SELECT k.n, w.operation_id
     ORDER BY k.n, w.wait_ticket";
 
 /// Deliveries that were never sent, after the inbox's cursor, by number. What expired unsent
-/// lies after the cursor as well, and is not walked through. Index: inboxes_pkey,
-/// deliveries_open.
+/// lies after the cursor as well, and is not walked through; if it was redriven, RETURNED finds it.
+/// Index: inboxes_pkey, deliveries_open.
 pub(super) const FRESH: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
@@ -133,12 +133,12 @@ pub(super) const FRESH: &str = concat!(
         SELECT * FROM receiptd.deliveries d
         WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
             AND d.due_time IS NOT NULL AND d.sequence > i.offered AND d.state = 1
-            AND d.attempt = 0
+            AND d.attempt = 0 AND d.available_time IS NULL
         ORDER BY d.sequence LIMIT k.amount) d
       ORDER BY k.n, d.sequence"
 );
 
-/// Deliveries that came back and may be sent again now, those that wait longest. The clock is
+/// Deliveries that came back or were redriven and may be sent now, those that wait longest. The clock is
 /// read once, so that it can bound the index, which has entries only for what came back: what is
 /// in flight or fresh costs nothing here. Index: deliveries_returned.
 pub(super) const RETURNED: &str = concat!(

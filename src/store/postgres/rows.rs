@@ -240,7 +240,8 @@ macro_rules! delivery_columns {
         "d.sequence, d.operation_id, d.outcome_version, d.state, d.attempt, d.queue_time,
          d.available_time, d.ack_deadline, d.expire_time, d.due_time, d.end_time,
          d.last_failure_time, d.consumer, d.consumer_epoch, d.returns, d.lock_target,
-         d.ack_time, d.ack_attempt, d.ack_subject, d.ack_consumer, d.ack_hash"
+         d.ack_time, d.ack_attempt, d.ack_subject, d.ack_consumer, d.ack_hash,
+         d.attempts_before"
     };
 }
 
@@ -266,6 +267,7 @@ pub(super) fn delivery(
         returns: fields.take()?,
         lock_target: fields.take::<Option<&str>>()?.map(Target::from_stored),
         ack: ack(fields)?,
+        attempts_before: fields.take()?,
     })
 }
 

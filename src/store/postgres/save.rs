@@ -310,6 +310,7 @@ fn deliveries<'a>(rows: &[&'a Delivery]) -> Vec<Parameter<'a>> {
         column(each().map(ack), |row| row.map(|ack| ack.subject.as_str())),
         column(each().map(ack), |row| row.map(|ack| ack.consumer.as_str())),
         column(each().map(ack), |row| row.map(|ack| &ack.hash[..])),
+        column(each(), |row| row.attempts_before),
     ]
 }
 

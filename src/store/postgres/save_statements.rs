@@ -193,12 +193,13 @@ pub(super) const INSERT_DELIVERIES: &str = "INSERT INTO receiptd.deliveries (
     bucket, account, inbox, sequence, operation_id, outcome_version, state, attempt, queue_time,
     available_time, ack_deadline, expire_time, due_time, end_time, last_failure_time, consumer,
     consumer_epoch, returns, lock_target, ack_time, ack_attempt, ack_subject, ack_consumer,
-    ack_hash)
+    ack_hash, attempts_before)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bytea[], $6::integer[],
     $7::smallint[], $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::bigint[], $18::integer[],
-    $19::text[], $20::bigint[], $21::integer[], $22::text[], $23::text[], $24::bytea[])";
+    $19::text[], $20::bigint[], $21::integer[], $22::text[], $23::text[], $24::bytea[],
+    $25::integer[])";
 
 /// Changed rows; the preconditions repeat what was loaded. Index: deliveries_pkey.
 pub(super) const UPDATE_DELIVERIES: &str = guarded!(
@@ -209,22 +210,22 @@ pub(super) const UPDATE_DELIVERIES: &str = guarded!(
     last_failure_time = k.last_failure_time, consumer = k.consumer, consumer_epoch =
     k.consumer_epoch, returns = k.returns, lock_target = k.lock_target, ack_time = k.ack_time,
     ack_attempt = k.ack_attempt, ack_subject = k.ack_subject, ack_consumer = k.ack_consumer,
-    ack_hash = k.ack_hash
+    ack_hash = k.ack_hash, attempts_before = k.attempts_before
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bytea[], $6::integer[],
     $7::smallint[], $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::bigint[], $14::bigint[], $15::bigint[], $16::text[], $17::bigint[], $18::integer[],
     $19::text[], $20::bigint[], $21::integer[], $22::text[], $23::text[], $24::bytea[],
-    $25::smallint[], $26::integer[])
+    $25::integer[], $26::smallint[], $27::integer[])
     AS k(
     bucket, account, inbox, sequence, operation_id, outcome_version, state, attempt, queue_time,
     available_time, ack_deadline, expire_time, due_time, end_time, last_failure_time, consumer,
     consumer_epoch, returns, lock_target, ack_time, ack_attempt, ack_subject, ack_consumer,
-    ack_hash, state_before, attempt_before)
+    ack_hash, attempts_before, state_before, attempt_before)
     WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox AND
         d.sequence = k.sequence AND d.state = k.state_before AND
         d.attempt = k.attempt_before",
-    "$27"
+    "$28"
 );
 
 /// New rows. Index: audit_pkey.

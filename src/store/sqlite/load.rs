@@ -146,13 +146,14 @@ fn waiters(connection: &Connection, key: &TargetKey) -> Result<Vec<OperationKey>
 }
 
 /// Index: deliveries_open, from the cursor on. What expired unsent lies there as well, and is not
-/// walked through.
+/// walked through; if it was redriven, RETURNED finds it.
 pub(super) const FRESH: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_open \
      WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
-     AND sequence > ?4 AND state = 1 AND attempt = 0 ORDER BY sequence LIMIT ?5"
+     AND sequence > ?4 AND state = 1 AND attempt = 0 AND available_time IS NULL \
+     ORDER BY sequence LIMIT ?5"
 );
 
 /// Deliveries after the cursor that were never sent, by number.

@@ -280,7 +280,7 @@ macro_rules! delivery_columns {
         "account, inbox, sequence, operation_id, outcome_version, state, attempt, queue_time, \
          available_time, ack_deadline, expire_time, due_time, end_time, last_failure_time, \
          consumer, consumer_epoch, returns, lock_target, ack_time, ack_attempt, ack_subject, \
-         ack_consumer, ack_hash"
+         ack_consumer, ack_hash, attempts_before"
     };
 }
 pub(super) use delivery_columns;
@@ -315,6 +315,7 @@ pub(super) fn delivery_from(columns: &mut Columns<'_, '_>) -> Result<Delivery, F
         returns: columns.take()?,
         lock_target: columns.take::<Option<String>>()?.map(|target| Target::from_stored(&target)),
         ack: ack(columns)?,
+        attempts_before: columns.take()?,
     })
 }
 

@@ -92,9 +92,9 @@ pub(super) fn delete_inbox(connection: &Connection, row: &Inbox) -> Result<(), F
 const INSERT_DELIVERY: &str = "INSERT INTO deliveries (bucket, account, inbox, sequence, \
     operation_id, outcome_version, state, attempt, queue_time, available_time, ack_deadline, \
     expire_time, due_time, end_time, last_failure_time, consumer, consumer_epoch, returns, \
-    lock_target, ack_time, ack_attempt, ack_subject, ack_consumer, ack_hash) \
+    lock_target, ack_time, ack_attempt, ack_subject, ack_consumer, ack_hash, attempts_before) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-    ?20, ?21, ?22, ?23, ?24)";
+    ?20, ?21, ?22, ?23, ?24, ?25)";
 
 /// A new delivery.
 pub(super) fn insert_delivery(connection: &Connection, row: &Delivery) -> Result<(), Fault> {
@@ -124,6 +124,7 @@ pub(super) fn insert_delivery(connection: &Connection, row: &Delivery) -> Result
         ack.map(|ack| ack.subject.as_str()),
         ack.map(|ack| ack.consumer.as_str()),
         ack.map(|ack| ack.hash),
+        row.attempts_before,
     ];
     exactly_one(connection, INSERT_DELIVERY, "deliveries", parameters)
 }
@@ -133,7 +134,7 @@ pub(super) const UPDATE_DELIVERY: &str = "UPDATE deliveries SET state = ?7, atte
     available_time = ?9, ack_deadline = ?10, expire_time = ?11, due_time = ?12, end_time = ?13, \
     last_failure_time = ?14, consumer = ?15, consumer_epoch = ?16, returns = ?17, \
     lock_target = ?18, ack_time = ?19, ack_attempt = ?20, ack_subject = ?21, ack_consumer = ?22, \
-    ack_hash = ?23 \
+    ack_hash = ?23, attempts_before = ?24 \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence = ?4 \
     AND state = ?5 AND attempt = ?6";
 
@@ -168,6 +169,7 @@ pub(super) fn update_delivery(
         ack.map(|ack| ack.subject.as_str()),
         ack.map(|ack| ack.consumer.as_str()),
         ack.map(|ack| ack.hash),
+        after.attempts_before,
     ];
     exactly_one(connection, UPDATE_DELIVERY, "deliveries", parameters)
 }

@@ -146,7 +146,7 @@ CREATE TABLE receiptd.deliveries (
     state             SMALLINT NOT NULL,
     attempt           INTEGER NOT NULL,
     queue_time        BIGINT NOT NULL,
-    available_time    BIGINT,          -- NULL: not returned
+    available_time    BIGINT,          -- NULL: not returned or redriven
     ack_deadline      BIGINT,          -- NULL: not in flight
     expire_time       BIGINT NOT NULL,
     due_time          BIGINT,          -- NULL: ended
@@ -155,6 +155,7 @@ CREATE TABLE receiptd.deliveries (
     consumer          TEXT COLLATE "C",             -- NULL: not in flight
     consumer_epoch    BIGINT,          -- NULL: not in flight
     returns           INTEGER NOT NULL,
+    attempts_before   INTEGER NOT NULL,
     lock_target       TEXT COLLATE "C",             -- NULL: holds no lock
     ack_time          BIGINT,          -- NULL: never acked; then the next four are NULL
     ack_attempt       INTEGER,

@@ -71,7 +71,7 @@ const SEED: &str = "
             CASE WHEN n > 59000 THEN 1 + n % 2 WHEN n % 100 = 0 THEN 5 ELSE 3 END, 1, n,
             CASE WHEN n > 59000 AND n % 2 = 0 THEN n END, NULL, n,
             CASE WHEN n > 59000 THEN n END, NULL, NULL,
-            CASE WHEN n > 59000 AND n % 2 = 1 THEN 'consumer-' || n % 3 END, NULL, 0, NULL,
+            CASE WHEN n > 59000 AND n % 2 = 1 THEN 'consumer-' || n % 3 END, NULL, 0, 0, NULL,
             NULL, NULL, NULL, NULL, NULL
         FROM generate_series(1, 60000) n;
     INSERT INTO receiptd.batches SELECT n % 50, decode(lpad(to_hex(n), 32, '0'), 'hex'),

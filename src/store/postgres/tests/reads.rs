@@ -136,7 +136,7 @@ async fn a_rare_state_is_searched_for_in_bounded_steps() {
         "INSERT INTO receiptd.deliveries
         SELECT {bucket}, '{account}', 'queue', n, convert_to('op-1', 'UTF8'), 1,
             CASE WHEN n > 25000 THEN 5 WHEN n = 2 OR n > 12000 THEN 4 ELSE 3 END, 1, n, NULL, NULL,
-            n, NULL, n, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
+            n, NULL, n, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL
         FROM generate_series(1, 25001) n"
     );
     client.batch_execute(&seed).await.expect("seeded");

@@ -178,6 +178,7 @@ pub(super) fn delivery(inbox: &str, sequence: i64, optional: Optional) -> Delive
         outcome_version: 1,
         state: DeliveryState::Pending,
         attempt: 0,
+        attempts_before: 12,
         queue_time: Timestamp(1),
         available_time: optional.of(Timestamp(2)),
         ack_deadline: optional.of(Timestamp(3)),

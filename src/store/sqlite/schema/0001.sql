@@ -143,7 +143,7 @@ CREATE TABLE deliveries (
     state             INTEGER NOT NULL,
     attempt           INTEGER NOT NULL,
     queue_time        INTEGER NOT NULL,
-    available_time    INTEGER,          -- NULL: not returned
+    available_time    INTEGER,          -- NULL: not returned or redriven
     ack_deadline      INTEGER,          -- NULL: not in flight
     expire_time       INTEGER NOT NULL,
     due_time          INTEGER,          -- NULL: ended
@@ -152,6 +152,7 @@ CREATE TABLE deliveries (
     consumer          TEXT,             -- NULL: not in flight
     consumer_epoch    INTEGER,          -- NULL: not in flight
     returns           INTEGER NOT NULL,
+    attempts_before   INTEGER NOT NULL,
     lock_target       TEXT,             -- NULL: holds no lock
     ack_time          INTEGER,          -- NULL: never acked; then the next four are NULL
     ack_attempt       INTEGER,

@@ -285,6 +285,7 @@ pub(super) fn full_delivery(inbox: &str, sequence: i64) -> Delivery {
         end_time: Some(Timestamp(2)),
         last_failure_time: Some(Timestamp(3)),
         returns: 4,
+        attempts_before: 5,
         lock_target: Some(Target::from_stored("notes/ä")),
         ack: Some(ack),
         ..in_flight(inbox, sequence, "phone")

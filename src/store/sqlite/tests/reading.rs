@@ -197,7 +197,7 @@ async fn a_rare_state_is_searched_for_in_bounded_steps() {
              INSERT INTO deliveries SELECT bucket, account, inbox, n.n, operation_id,
                 outcome_version, state, attempt, queue_time, available_time, ack_deadline,
                 expire_time, due_time, end_time, last_failure_time, consumer, consumer_epoch,
-                returns, lock_target, ack_time, ack_attempt, ack_subject, ack_consumer, ack_hash
+                returns, attempts_before, lock_target, ack_time, ack_attempt, ack_subject, ack_consumer, ack_hash
              FROM copied, n;
              DROP TABLE copied"
         );
