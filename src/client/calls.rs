@@ -8,20 +8,23 @@
 use std::{future::Future, time::Duration};
 
 use tokio::time::{sleep, timeout};
-use tonic::{Response, Status, Streaming};
+use tonic::{Response, Status, Streaming, codegen::http::uri::PathAndQuery};
+use tonic_prost::ProstCodec;
 
 use super::{
     connect::Client,
     error::{Failure, FailureOutcome},
     identity::OperationIdentity,
+    outcome::Outcome,
     retry::{Attempts, Decision, after_failed_call},
 };
 use crate::proto::{
-    AckDeliveriesRequest, AckDeliveriesResponse, CancelOperationRequest, CancelOperationResponse,
-    Document, GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse,
-    Inbox, ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest,
-    ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse, ListOperationsRequest,
-    ListOperationsResponse, WatchOperationRequest, WatchOperationResponse,
+    AckDeliveriesRequest, AckDeliveriesResponse, BatchGetOperationsRequest, CancelOperationRequest,
+    CancelOperationResponse, Document, ExtendDeliveriesRequest, ExtendDeliveriesResponse,
+    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse, Inbox,
+    ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse,
+    ListInboxesRequest, ListInboxesResponse, ListOperationsRequest, ListOperationsResponse,
+    WatchOperationRequest, WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -50,6 +53,27 @@ impl Client {
             async move { service.get_operation(request).await }
         })
         .await
+    }
+
+    /// What is known about an id, as an outcome.
+    pub async fn outcome_of(&self, identity: &OperationIdentity) -> Result<Outcome, Failure> {
+        let response = self.look_up(identity).await?;
+        Ok(Outcome::of_look_up(identity, response))
+    }
+
+    /// What is known about up to 100 ids, in the order asked.
+    pub async fn look_up_all(
+        &self,
+        requests: Vec<GetOperationRequest>,
+    ) -> Result<Vec<GetOperationResponse>, Failure> {
+        let request = BatchGetOperationsRequest { requests };
+        let answer = self
+            .repeat(|| {
+                let (mut service, request) = (self.operations(), self.timed(request.clone()));
+                async move { service.batch_get_operations(request).await }
+            })
+            .await?;
+        Ok(answer.results)
     }
 
     /// A page of the account's operations, newest first.
@@ -113,6 +137,20 @@ impl Client {
         self.inboxes().ack_deliveries(request).await
     }
 
+    /// One try to get more time for results that are being handled. The path is spelled here until
+    /// the generated client has the call.
+    pub(crate) async fn extend_once(
+        &self,
+        request: ExtendDeliveriesRequest,
+    ) -> Result<Response<ExtendDeliveriesResponse>, Status> {
+        let request = self.timed(request);
+        let mut service = tonic::client::Grpc::new(self.channel());
+        let not_ready = |error| Status::unknown(format!("no connection: {error}"));
+        service.ready().await.map_err(not_ready)?;
+        let path = PathAndQuery::from_static("/receiptd.v1.InboxService/ExtendDeliveries");
+        service.unary(request, path, ProstCodec::default()).await
+    }
+
     /// A page of an inbox's deliveries, by number.
     pub async fn list_deliveries(
         &self,
@@ -126,7 +164,7 @@ impl Client {
     }
 
     /// One inbox with its figures.
-    pub async fn inbox(&self, inbox: &str) -> Result<Inbox, Failure> {
+    pub async fn get_inbox(&self, inbox: &str) -> Result<Inbox, Failure> {
         let request = GetInboxRequest { inbox: inbox.to_owned() };
         let answer = self
             .repeat(|| {

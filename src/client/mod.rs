@@ -61,19 +61,39 @@
 
 pub mod connect;
 
+pub mod builder;
+
 pub mod identity;
+
+pub mod submission;
 
 pub mod error;
 
+pub mod pauses;
+
 pub mod retry;
 
+pub mod send;
+
+pub mod outcome;
+
+pub mod journal;
+
+pub mod file_journal;
+
 pub mod submit;
+
+pub mod recover;
 
 pub mod calls;
 
 pub mod reader_state;
 
+mod extend;
+
 pub mod inbox;
+
+pub mod results;
 
 #[cfg(test)]
 pub(crate) mod fake_service;

@@ -1,11 +1,12 @@
-//! Submitting one instruction so that a lost answer never makes it happen twice.
+//! Sending one submission so that a lost answer never makes it happen twice.
 //!
 //! What must stay true: every attempt carries the identity that was fixed before the first byte;
 //! a later refusal never hides that an earlier attempt may have been executed; and when the limits
 //! are reached, the answer says that the outcome is not known, never that it failed.
-//! Deliberately not here: minting an id again. An id that was sent stays bound to its intent.
+//! Deliberately not here: the journal (see [`super::submit`]), for which the caller of these
+//! functions stands in, and minting an id again. An id that was sent stays bound to its intent.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
@@ -14,72 +15,14 @@ use super::{
     error::{Failure, FailureOutcome},
     identity::OperationIdentity,
     retry::{Attempts, Decision, RetryLimits, after_failed_submit},
+    submission::Submission,
 };
 use crate::proto::{
-    DeliveryMode, Intent, OnLocked, Operation, Origin, SubmitOperationRequest,
-    SubmitOperationResponse, operation::State,
+    Operation, Origin, SubmitOperationRequest, SubmitOperationResponse, operation::State,
 };
 
 /// The server answers shortly before the caller's own deadline; ours ends a little after it.
 const ANSWER_SLACK: Duration = Duration::from_millis(500);
-
-/// One instruction under its identity.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submission {
-    /// Who the operation is; kept by the caller before the submit.
-    pub identity: OperationIdentity,
-    /// What to do.
-    pub intent: Intent,
-    /// The inbox of the result; `default` if empty.
-    pub inbox: String,
-    /// Whether the result is queued.
-    pub delivery: DeliveryMode,
-    /// What to do when the target is locked.
-    pub on_locked: OnLocked,
-    /// How long the operation may wait for its start; the policy's value if absent.
-    pub start_deadline: Option<Duration>,
-    /// How long the answer may be held back until the outcome is there.
-    pub wait: Option<Duration>,
-    /// Check everything, change nothing.
-    pub validate_only: bool,
-    /// Labels, for lists.
-    pub labels: BTreeMap<String, String>,
-}
-
-impl Submission {
-    /// An instruction with the service's own choices for everything else.
-    pub fn new(identity: OperationIdentity, intent: Intent) -> Self {
-        Submission {
-            identity,
-            intent,
-            inbox: String::new(),
-            delivery: DeliveryMode::Unspecified,
-            on_locked: OnLocked::Unspecified,
-            start_deadline: None,
-            wait: None,
-            validate_only: false,
-            labels: BTreeMap::new(),
-        }
-    }
-
-    /// The message on the wire, the same for every attempt.
-    pub fn to_request(&self) -> SubmitOperationRequest {
-        let duration = |time: Duration| prost_types::Duration::try_from(time).ok();
-        SubmitOperationRequest {
-            operation_id: self.identity.id().to_owned(),
-            mint_time: self.identity.wire_mint_time(),
-            intent: Some(self.intent.clone()),
-            intent_digest: Vec::new(),
-            inbox: self.inbox.clone(),
-            delivery: self.delivery.into(),
-            on_locked: self.on_locked.into(),
-            start_deadline: self.start_deadline.and_then(duration),
-            wait: self.wait.and_then(duration),
-            validate_only: self.validate_only,
-            labels: self.labels.clone().into_iter().collect(),
-        }
-    }
-}
 
 /// The answer to a submit.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,9 +59,9 @@ pub fn state_of(operation: &Operation) -> State {
     }
 }
 
-/// Why a submit has no answer.
+/// Why a submission has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SubmitError {
+pub enum SendError {
     /// The service refused it and no attempt had an effect. The failure carries the reason, the
     /// text, the metadata and the next step.
     #[error("operation {identity} was refused and had no effect: {failure}")]
@@ -152,14 +95,66 @@ pub enum SubmitError {
     },
 }
 
+/// Whether the id may have been sent before, by an earlier process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// This is the id's first use.
+    Never,
+    /// Nobody knows: a refusal now says nothing about then.
+    Perhaps,
+}
+
 impl Client {
-    /// Submits, and repeats under the same id while that can settle what became of it.
-    pub async fn submit(&self, submission: &Submission) -> Result<Submitted, SubmitError> {
-        let wait = submission.wait.unwrap_or(Duration::ZERO);
+    /// Sends a submission, and repeats under the same id while that can settle what became of it.
+    /// An answer means that the record is durable. Keep the identity where a restart finds it
+    /// before you call this; [`Client::submit`] does that by itself.
+    ///
+    /// # Errors
+    /// [`SendError`], which says whether an effect is excluded.
+    pub async fn send(
+        &self,
+        identity: &OperationIdentity,
+        submission: &Submission,
+    ) -> Result<Submitted, SendError> {
+        self.send_after(Before::Never, identity, submission).await
+    }
+
+    /// The same for an id that may have been sent before.
+    pub(crate) async fn send_after(
+        &self,
+        before: Before,
+        identity: &OperationIdentity,
+        submission: &Submission,
+    ) -> Result<Submitted, SendError> {
+        let request = submission.to_request(identity);
+        self.send_request(before, identity, request, submission.wait).await
+    }
+
+    /// Checks everything and changes nothing: the answer says what would happen now.
+    ///
+    /// # Errors
+    /// [`SendError`]: what would be refused, is.
+    pub async fn validate(
+        &self,
+        identity: &OperationIdentity,
+        submission: &Submission,
+    ) -> Result<Submitted, SendError> {
+        let request =
+            SubmitOperationRequest { validate_only: true, ..submission.to_request(identity) };
+        self.send_request(Before::Never, identity, request, submission.wait).await
+    }
+
+    async fn send_request(
+        &self,
+        before: Before,
+        identity: &OperationIdentity,
+        request: SubmitOperationRequest,
+        wait: Option<Duration>,
+    ) -> Result<Submitted, SendError> {
+        let wait = wait.unwrap_or(Duration::ZERO);
         let per_attempt = self.limits().per_attempt + wait;
-        let request = submission.to_request();
         let attempt = || self.submit_once(request.clone(), per_attempt);
-        submit_with(&submission.identity, self.limits(), wait, attempt).await
+        send_with(before, identity, self.limits(), wait, attempt).await
     }
 
     /// One attempt, ended by its own deadline.
@@ -187,18 +182,19 @@ impl Client {
 }
 
 /// The rules of repeating, apart from the network.
-async fn submit_with<F, A>(
+async fn send_with<F, A>(
+    before: Before,
     identity: &OperationIdentity,
     limits: RetryLimits,
     wait: Duration,
     attempt: F,
-) -> Result<Submitted, SubmitError>
+) -> Result<Submitted, SendError>
 where
     F: Fn() -> A,
     A: Future<Output = Result<SubmitOperationResponse, Failure>>,
 {
     let mut attempts = Attempts::begin(limits, wait);
-    let mut doubt = false;
+    let mut doubt = before == Before::Perhaps;
     loop {
         let failure = match attempt().await {
             Ok(response) => return Ok(Submitted { response, attempts: attempts.made() + 1 }),
@@ -224,17 +220,17 @@ fn give_up(
     attempts: u32,
     doubt: bool,
     failure: Failure,
-) -> SubmitError {
+) -> SendError {
     let identity = identity.clone();
     let settled =
         failure.is("OPERATION_INTENT_MISMATCH") && failure.outcome == FailureOutcome::NoEffect;
     if doubt && !settled {
-        return SubmitError::OutcomeUnknown { identity, attempts, last: Box::new(failure) };
+        return SendError::OutcomeUnknown { identity, attempts, last: Box::new(failure) };
     }
     match failure.outcome {
-        FailureOutcome::NeverSent => SubmitError::NotSent { identity, failure: Box::new(failure) },
+        FailureOutcome::NeverSent => SendError::NotSent { identity, failure: Box::new(failure) },
         FailureOutcome::NoEffect | FailureOutcome::Unknown => {
-            SubmitError::Refused { identity, failure: Box::new(failure) }
+            SendError::Refused { identity, failure: Box::new(failure) }
         }
     }
 }
@@ -254,7 +250,14 @@ mod tests {
     /// Plays the answers in order and tells how often it was asked.
     async fn play(
         answers: Vec<Result<SubmitOperationResponse, Status>>,
-    ) -> (Result<Submitted, SubmitError>, usize) {
+    ) -> (Result<Submitted, SendError>, usize) {
+        play_after(Before::Never, answers).await
+    }
+
+    async fn play_after(
+        before: Before,
+        answers: Vec<Result<SubmitOperationResponse, Status>>,
+    ) -> (Result<Submitted, SendError>, usize) {
         let total = answers.len();
         let left = Mutex::new(answers.into_iter());
         let attempt = || {
@@ -264,7 +267,7 @@ mod tests {
             }
         };
         let outcome =
-            submit_with(&identity(), RetryLimits::standard(), Duration::ZERO, attempt).await;
+            send_with(before, &identity(), RetryLimits::standard(), Duration::ZERO, attempt).await;
         let asked = total - left.lock().expect("no test panics here").len();
         (outcome, asked)
     }
@@ -280,7 +283,7 @@ mod tests {
     async fn a_refusal_is_not_repeated() {
         let full = refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT");
         let (outcome, asked) = play(vec![Err(full)]).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(SendError::Refused { .. })), "{outcome:?}");
         assert_eq!(asked, 1);
     }
 
@@ -289,7 +292,14 @@ mod tests {
         let lost = Err(Status::deadline_exceeded(""));
         let full = Err(refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT"));
         let (outcome, _) = play(vec![lost, full]).await;
-        assert!(matches!(outcome, Err(SubmitError::OutcomeUnknown { attempts: 2, .. })));
+        assert!(matches!(outcome, Err(SendError::OutcomeUnknown { attempts: 2, .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_of_an_id_that_may_have_been_sent_before_settles_nothing() {
+        let full = Err(refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT"));
+        let (outcome, _) = play_after(Before::Perhaps, vec![full]).await;
+        assert!(matches!(outcome, Err(SendError::OutcomeUnknown { attempts: 1, .. })));
     }
 
     #[tokio::test(start_paused = true)]
@@ -297,7 +307,7 @@ mod tests {
         let lost = Err(Status::deadline_exceeded(""));
         let mismatch = Err(refusal(Code::AlreadyExists, "OPERATION_INTENT_MISMATCH", "NO_EFFECT"));
         let (outcome, _) = play(vec![lost, mismatch]).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(SendError::Refused { .. })), "{outcome:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,7 +323,7 @@ mod tests {
     async fn held_back_without_effect_until_the_limit_is_a_refusal() {
         let draining = || Err(refusal(Code::Unavailable, "DRAINING", "NO_EFFECT"));
         let (outcome, asked) = play((0..40).map(|_| draining()).collect()).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(SendError::Refused { .. })), "{outcome:?}");
         assert!(asked > 3);
     }
 
