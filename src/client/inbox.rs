@@ -137,8 +137,17 @@ impl InboxReader {
 
     /// The next piece of news. An error ends the reading, not the acks.
     pub async fn next(&mut self) -> Result<News, ReaderError> {
+        self.next_of(Book::take_news).await
+    }
+
+    /// The next piece of news that is no result, for an application that takes no more results now.
+    pub(crate) async fn next_notice(&mut self) -> Result<News, ReaderError> {
+        self.next_of(Book::take_notice).await
+    }
+
+    async fn next_of(&mut self, take: fn(&mut Book) -> Option<News>) -> Result<News, ReaderError> {
         loop {
-            if let Some(news) = self.shared.book().take_news() {
+            if let Some(news) = take(&mut self.shared.book()) {
                 return Ok(news);
             }
             if let Some(end) = lock(&self.shared.end).clone() {

@@ -96,4 +96,6 @@ pub mod inbox;
 pub mod results;
 
 #[cfg(test)]
+mod fake_extend;
+#[cfg(test)]
 pub(crate) mod fake_service;

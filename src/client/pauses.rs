@@ -123,7 +123,9 @@ mod tests {
     #[test]
     fn pauses_start_anew_when_something_worked() {
         let mut pauses = Pauses::new(Growth::CALLS);
-        (0..20).for_each(|_| drop(pauses.next(None)));
+        for _ in 0..20 {
+            pauses.next(None);
+        }
         pauses.start_anew();
         assert!(pauses.next(None) <= Growth::CALLS.first);
     }

@@ -180,6 +180,13 @@ impl Book {
         Some(news)
     }
 
+    /// The next notice, past the results that wait. `CaughtUp` keeps its place: it speaks of them.
+    pub(crate) fn take_notice(&mut self) -> Option<News> {
+        let is_notice = |news: &News| !matches!(news, News::Result(_) | News::CaughtUp);
+        let at = self.news.iter().position(is_notice)?;
+        self.news.remove(at)
+    }
+
     /// A position that the server named. An empty one says nothing.
     pub(crate) fn keep_token(&mut self, token: &str) {
         if !token.is_empty() {

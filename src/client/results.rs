@@ -216,13 +216,17 @@ impl Results {
         let mut running = FuturesUnordered::new();
         let mut end = pin!(end);
         let ended = loop {
+            let room = match running.len() < self.handlers_max {
+                true => Room::ForResults,
+                false => Room::ForNoticesOnly,
+            };
             tokio::select! {
                 biased;
                 () = &mut end => break Ok(()),
                 Some(first) = running.next(), if !running.is_empty() => {
                     self.ended(&reader, first, &mut running).await;
                 }
-                news = reader.next(), if running.len() < self.handlers_max => match news {
+                news = next_news(&mut reader, room) => match news {
                     Ok(News::Result(result)) => running.push(run_handler(&handler, *result)),
                     Ok(other) => self.tell(other),
                     Err(error) => match again(&reader, &error, &mut resynchronised) {
@@ -320,6 +324,21 @@ impl Results {
             News::ExtensionRefused(failure) => Notice::ExtensionRefused(failure),
         });
     }
+}
+
+/// While all handlers are busy, results wait with the reader, and notices do not.
+async fn next_news(reader: &mut InboxReader, room: Room) -> Result<News, ReaderError> {
+    match room {
+        Room::ForResults => reader.next().await,
+        Room::ForNoticesOnly => reader.next_notice().await,
+    }
+}
+
+/// Whether another handler may be started.
+#[derive(Clone, Copy)]
+enum Room {
+    ForResults,
+    ForNoticesOnly,
 }
 
 /// A handler that has ended.

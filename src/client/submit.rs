@@ -194,3 +194,7 @@ fn outcome_of(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "submit_tests.rs"]
+mod tests;
