@@ -310,7 +310,9 @@ async fn gaps_withdrawals_and_the_end_of_a_stream_are_told() {
     });
     let (told, ended) = read_until(&client(&fake), seen(1)).await;
     ended.expect("it was asked to end");
-    assert!(told.notice(|it| matches!(it, Notice::Gap(told) if *told == gap).then_some(())).is_some());
+    assert!(
+        told.notice(|it| matches!(it, Notice::Gap(told) if *told == gap).then_some(())).is_some()
+    );
     let told_gone =
         |it: &Notice| matches!(it, Notice::Withdrawn(told) if *told == gone).then_some(());
     assert!(told.notice(told_gone).is_some());
