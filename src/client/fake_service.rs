@@ -4,7 +4,7 @@
 //! id. Deliberately not here: everything that the tests of the client do not ask for.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,7 +18,10 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
-use super::fake_extend::WithExtend;
+use super::{
+    fake_extend::WithExtend,
+    fake_script::{Asked, Script},
+};
 use crate::proto::{
     document_service_server::{DocumentService, DocumentServiceServer},
     inbox_service_server::{InboxService, InboxServiceServer},
@@ -32,40 +35,6 @@ pub(crate) struct FakeService {
     pub(crate) address: SocketAddr,
     store: Arc<Store>,
     _tasks: JoinSet<()>,
-}
-
-/// What the next calls come to, apart from their effect.
-#[derive(Default)]
-pub(crate) struct Script {
-    /// The next submits are refused with these, without effect.
-    pub(crate) refused_submits: VecDeque<Status>,
-    /// The next submits have their effect, and then fail with these.
-    pub(crate) lost_submits: VecDeque<Status>,
-    /// The next streams are refused with these.
-    pub(crate) refused_streams: VecDeque<Status>,
-    /// The next stream begins with these, after `Opened`.
-    pub(crate) frames: VecDeque<Frame>,
-    /// While this is there, acks are refused with it.
-    pub(crate) refused_acks: Option<Status>,
-    /// While this is there, extensions are refused with it.
-    pub(crate) refused_extensions: Option<Status>,
-    /// What `Opened` says of the policy.
-    pub(crate) policy: Option<Policy>,
-    /// The next look-ups of several are refused with these.
-    pub(crate) refused_look_ups: VecDeque<Status>,
-}
-
-/// What was asked so far.
-#[derive(Default)]
-pub(crate) struct Asked {
-    /// The ids of all submits.
-    pub(crate) submits: Vec<String>,
-    /// The tokens of all streams.
-    pub(crate) tokens: Vec<String>,
-    /// Number and attempt of everything that was to be extended.
-    pub(crate) extensions: Vec<(i64, i32)>,
-    /// How many ids each look-up of several named.
-    pub(crate) look_ups: Vec<usize>,
 }
 
 #[derive(Default)]
@@ -400,7 +369,7 @@ impl Position {
         let frame = loop {
             if !self.opened {
                 self.opened = true;
-                let policy = self.store.script().policy.clone();
+                let policy = self.store.script().policy;
                 break Frame::Opened(Opened { policy, ..Opened::default() });
             }
             if let Some(frame) = self.store.script().frames.pop_front() {

@@ -6,6 +6,7 @@ mod support;
 mod examples;
 mod kills;
 mod results;
+mod storm;
 
 use std::{net::SocketAddr, path::Path};
 
