@@ -24,6 +24,7 @@ const EXTEND_BATCH_MAX: usize = 500;
 pub(crate) struct Extensions {
     ack_deadline: Duration,
     held: BTreeMap<ResultKey, Held>,
+    refused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ struct Held {
 
 impl Default for Extensions {
     fn default() -> Self {
-        Extensions { ack_deadline: ACK_DEADLINE, held: BTreeMap::new() }
+        Extensions { ack_deadline: ACK_DEADLINE, held: BTreeMap::new(), refused: false }
     }
 }
 
@@ -45,8 +46,9 @@ pub(crate) fn attempt_of(result: &DeliveredResult) -> Option<(ResultKey, i32)> {
 }
 
 impl Extensions {
-    /// The policy in force on this stream.
-    pub(crate) fn deadline_is(&mut self, ack_deadline: Option<&prost_types::Duration>) {
+    /// A stream was opened, with this policy in force; perhaps by another server than before.
+    pub(crate) fn opened(&mut self, ack_deadline: Option<&prost_types::Duration>) {
+        self.refused = false;
         let told = ack_deadline.and_then(|time| Duration::try_from(*time).ok());
         if let Some(told) = told.filter(|told| !told.is_zero()) {
             self.ack_deadline = told;
@@ -61,8 +63,16 @@ impl Extensions {
         }
     }
 
+    /// The server extends nothing: it is not asked again on this stream.
+    pub(crate) fn refused(&mut self) {
+        self.refused = true;
+    }
+
     /// When something is due next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
+        if self.refused {
+            return None;
+        }
         self.held.values().map(|held| held.due).min()
     }
 
@@ -153,7 +163,7 @@ mod tests {
     fn what_is_held_is_extended_in_time_and_what_is_not_is_left() {
         let mut book = Book::new(ReaderState::new("i", "c"), 10);
         let mut extensions = Extensions::default();
-        extensions.deadline_is(Some(&prost_types::Duration { seconds: 24, nanos: 0 }));
+        extensions.opened(Some(&prost_types::Duration { seconds: 24, nanos: 0 }));
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(extensions.next_due(), None);
@@ -188,5 +198,16 @@ mod tests {
             let later = start + ACK_DEADLINE;
             assert_eq!(asked(&extensions.request(&book, later)), [(1, 2)], "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn a_server_that_extends_nothing_is_asked_again_on_the_next_stream() {
+        let mut book = Book::new(ReaderState::new("i", "c"), 10);
+        let mut extensions = Extensions::default();
+        show(&mut book, &mut extensions, &[(1, 1)], Instant::now());
+        extensions.refused();
+        assert_eq!(extensions.next_due(), None);
+        extensions.opened(None);
+        assert!(extensions.next_due().is_some());
     }
 }

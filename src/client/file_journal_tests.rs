@@ -63,6 +63,40 @@ fn a_line_torn_at_any_byte_is_cut() {
     }
 }
 
+/// The same for every kind of line: what is left is what was there after the last whole one.
+#[test]
+fn a_file_cut_anywhere_holds_what_its_whole_lines_say() {
+    let directory = directory();
+    let path = directory.path().join("journal");
+    let journal = FileJournal::open(&path).expect("a new file");
+    let held = |journal: &FileJournal| {
+        let reader = journal.reader("editor", "laptop").expect("readable");
+        (journal.unsettled().expect("readable"), reader)
+    };
+    let length = || usize::try_from(fs::metadata(&path).expect("there").len()).expect("small");
+    let mut after = vec![(0, held(&journal))];
+    let steps: [&dyn Fn() -> Result<(), JournalError>; 6] = [
+        &|| journal.record(&entry(1)).map(drop),
+        &|| journal.record(&entry(2)).map(drop),
+        &|| journal.settle("save:1", EntryState::InDoubt),
+        &|| journal.save_reader(&ReaderState::new("editor", "laptop")),
+        &|| journal.settle("save:2", EntryState::Applied),
+        &|| journal.forget("save:1"),
+    ];
+    for step in steps {
+        step().expect("kept");
+        after.push((length(), held(&journal)));
+    }
+    drop(journal);
+    let whole = fs::read(&path).expect("readable");
+    for end in 0..=whole.len() {
+        fs::write(&path, &whole[..end]).expect("written");
+        let journal = FileJournal::open(&path).expect("a torn line is cut");
+        let expected = after.iter().rfind(|(length, _)| *length <= end).expect("the first one");
+        assert_eq!(held(&journal), expected.1, "cut at {end}");
+    }
+}
+
 /// Blocks of a line may reach the disk out of order, its end before its beginning.
 #[test]
 fn a_last_line_with_any_wrong_byte_is_cut_and_an_earlier_one_is_damage() {

@@ -382,7 +382,7 @@ fn take_frame(shared: &Shared, frame: Frame) -> Option<StreamEnd> {
         Frame::Opened(opened) => {
             let policy = opened.policy.as_ref();
             let ack_deadline = policy.and_then(|policy| policy.ack_deadline.as_ref());
-            lock(&shared.extensions).deadline_is(ack_deadline);
+            lock(&shared.extensions).opened(ack_deadline);
             let mut book = shared.book();
             book.keep_token(&opened.resume_token);
             if book.state.consumer_id.is_empty() {
@@ -447,8 +447,8 @@ async fn extend(client: Client, shared: Arc<Shared>) {
             Err(_) => continue,
         };
         if after_failed_call(&failure) == Decision::Stop {
+            lock(&shared.extensions).refused();
             shared.tell(News::ExtensionRefused(Box::new(failure)));
-            return;
         }
     }
 }

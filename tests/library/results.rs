@@ -3,7 +3,11 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use receiptd::client::{
@@ -24,13 +28,21 @@ use crate::{
     },
 };
 
-on_both_stores!(f08_replays_are_recognisable, f11_the_ack_never_arrived);
+on_both_stores!(
+    f08_replays_are_recognisable,
+    f11_the_ack_never_arrived,
+    f42_a_silent_network_is_noticed_and_a_quiet_stream_is_not_cut,
+);
+
+/// Two of the client's keep-alive periods: a ping every 20 s, and 10 s for its answer.
+const TWO_KEEPALIVES: Duration = Duration::from_secs(60);
 
 /// What the application was told, by number.
 #[derive(Default)]
 struct Told {
     results: Mutex<Vec<(i64, String, Freshness)>>,
     again: Mutex<BTreeMap<i64, (String, Stage)>>,
+    opened: AtomicUsize,
 }
 
 impl Told {
@@ -50,11 +62,21 @@ impl Told {
 }
 
 fn results(client: &Client, told: &Arc<Told>) -> Results {
+    results_of("editor", client, told)
+}
+
+fn results_of(inbox: &str, client: &Client, told: &Arc<Told>) -> Results {
     let told = told.clone();
-    client.inbox("editor").consumer("laptop").reconnect(Growth::ALONE).on_notice(move |notice| {
-        if let Notice::AlreadySeen(again) = notice {
-            let seen = (again.operation_id, again.stage);
-            told.again.lock().expect("no panic").insert(again.key.sequence, seen);
+    client.inbox(inbox).consumer("laptop").reconnect(Growth::ALONE).on_notice(move |notice| {
+        match notice {
+            Notice::Opened(_) => {
+                told.opened.fetch_add(1, Ordering::SeqCst);
+            }
+            Notice::AlreadySeen(again) => {
+                let seen = (again.operation_id, again.stage);
+                told.again.lock().expect("no panic").insert(again.key.sequence, seen);
+            }
+            _ => {}
         }
     })
 }
@@ -149,4 +171,41 @@ async fn f11_the_ack_never_arrived(store: TestStore) {
     assert_eq!(told.results(), [(1, ids[0].clone(), Freshness::New)], "the handler ran once");
     let inbox = server.a().inbox("editor").await;
     assert_eq!((inbox.pending, inbox.in_flight, inbox.acked_total), (0, 0, 1));
+}
+
+async fn f42_a_silent_network_is_noticed_and_a_quiet_stream_is_not_cut(store: TestStore) {
+    let server = store.serve(&["--heartbeat=1s"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let proxy = Proxy::start(server.address()).await;
+    let behind = client(proxy.address(), &directory.path().join("behind"));
+    let beside = client(server.address(), &directory.path().join("beside"));
+    let (told, quiet) = (Arc::new(Told::default()), Arc::new(Told::default()));
+    let note = |told: &Arc<Told>| {
+        let told = told.clone();
+        move |received: Received| {
+            told.result(&received);
+            std::future::ready(Ok::<(), String>(()))
+        }
+    };
+    // From the first result on, nothing passes on this connection, and nobody closes it.
+    let end = async {
+        let opened = async |told: &Told| {
+            let open = async || (told.opened.load(Ordering::SeqCst) > 0).then_some(());
+            eventually("the stream to open", BOUND, open).await;
+        };
+        opened(&told).await;
+        opened(&quiet).await;
+        proxy.set(Direction::Down, Mode::silent_at("lines/editor"));
+        queue(&server, &directory.path().join("writer"), 1).await;
+        proxy.triggered(Direction::Down, 1).await;
+        let shown = async || (!told.numbers().is_empty()).then_some(());
+        eventually("the result on another connection", TWO_KEEPALIVES, shown).await;
+    };
+    tokio::select! {
+        ended = results(&behind, &told).stream_until(end, note(&told)) => ended.expect("the end"),
+        ended = results_of("quiet", &beside, &quiet).stream(note(&quiet)) => panic!("cut: {ended:?}"),
+    }
+    assert_eq!(told.numbers(), [1]);
+    assert_eq!(quiet.opened.load(Ordering::SeqCst), 1, "a quiet stream is never cut for that");
+    assert_eq!(server.a().inbox("editor").await.acked_total, 1);
 }
