@@ -18,7 +18,7 @@ use super::{
     output::{delivery_word, list, note, say_as, state_word},
 };
 use crate::{
-    client::{connect::Client, submit::state_of},
+    client::{connect::Client, send::state_of},
     proto::{
         AttemptTarget, DeferDeliveriesRequest, DeferOutcome, DeliveredResult, DeliveryTarget,
         ExtendDeliveriesRequest, ExtendOutcome, PullDeliveriesRequest, RedriveDeliveriesRequest,

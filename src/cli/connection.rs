@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use super::{EXIT_FAILURE, EXIT_USAGE, Failure};
 use crate::{
     client::{
-        connect::{Client, ConnectOptions, Secret, Trust},
+        connect::{Client, ConnectOptions, Keepalive, Secret, Trust},
         error::{self as client_error, FailureOutcome},
         identity::{OperationIdentity, millis_of},
         retry::RetryLimits,
@@ -89,6 +89,8 @@ impl ConnectArgs {
         let options = ConnectOptions {
             token,
             trust,
+            certificate: None,
+            keepalive: Keepalive::WhileBusy,
             connect_timeout: self.timeout.min(Duration::from_secs(5)),
             limits: RetryLimits {
                 total: self.timeout,

@@ -20,9 +20,11 @@ use super::{
 use crate::{
     client::{
         connect::{Client, ConnectOptions},
+        identity::OperationIdentity,
         inbox::{InboxReader, News, ReaderOptions, ReaderState},
         retry::RetryLimits,
-        submit::{Submission, SubmitError},
+        send::SendError,
+        submission::Submission,
     },
     proto::{DeliveredResult, Intent, Origin, document::Content},
 };
@@ -61,37 +63,36 @@ pub async fn run(_args: DemoArgs) -> Result<ExitCode, Failure> {
 async fn tell(proxy: &Proxy) -> Result<(), Failure> {
     let client =
         Client::connect(&proxy.endpoint(), ConnectOptions::plain()).map_err(Failure::plain)?;
-    let submission = prepare(&client);
-    say(format!("1. The client makes the id first: {}", submission.identity))?;
+    let (identity, submission) = (client.mint(), submission());
+    say(format!("1. The client makes the id first: {identity}"))?;
     say("   It would save it now, before anything is sent.\n")?;
-    lose_the_reply(proxy, &client, &submission).await?;
-    submit_again(&client, &submission).await?;
+    lose_the_reply(proxy, &client, &identity, &submission).await?;
+    submit_again(&client, &identity, &submission).await?;
     read_and_ack(&client).await?;
     show_the_effect(&client).await
 }
 
-fn prepare(client: &Client) -> Submission {
+fn submission() -> Submission {
     let intent = Intent {
         action: "document.append".to_owned(),
         target: TARGET.to_owned(),
         arguments: br#"{"line": "paid once"}"#.to_vec(),
         ..Intent::default()
     };
-    let mut submission = Submission::new(client.mint(), intent);
-    submission.inbox = INBOX.to_owned();
-    submission
+    Submission::new(intent).into_inbox(INBOX)
 }
 
 async fn lose_the_reply(
     proxy: &Proxy,
     client: &Client,
+    identity: &OperationIdentity,
     submission: &Submission,
 ) -> Result<(), Failure> {
     say("2. It submits: append the line \"paid once\" to notes/demo.")?;
     proxy.arm(Cut::BeforeReply);
     let impatient = client.with_limits(RetryLimits::once(STEP_LIMIT));
-    match impatient.submit(submission).await {
-        Err(SubmitError::OutcomeUnknown { .. }) => {
+    match impatient.send(identity, submission).await {
+        Err(SendError::OutcomeUnknown { .. }) => {
             say("   The service commits and answers; the proxy swallows the answer and cuts the")?;
             say("   connection. The client does not say \"failed\". It says: the outcome is not")?;
             say("   known, look up the same id or send it again.\n")
@@ -100,9 +101,13 @@ async fn lose_the_reply(
     }
 }
 
-async fn submit_again(client: &Client, submission: &Submission) -> Result<(), Failure> {
+async fn submit_again(
+    client: &Client,
+    identity: &OperationIdentity,
+    submission: &Submission,
+) -> Result<(), Failure> {
     say("3. It connects again and sends the same submit under the same id.")?;
-    let submitted = client.submit(submission).await.map_err(Failure::plain)?;
+    let submitted = client.send(identity, submission).await.map_err(Failure::plain)?;
     let operation = submitted.operation().cloned().unwrap_or_default();
     let sentence = origin_sentence(submitted.origin(), &operation);
     say(format!("   {}, {sentence}.\n", state_word(submitted.state())))?;
@@ -115,7 +120,7 @@ async fn submit_again(client: &Client, submission: &Submission) -> Result<(), Fa
 async fn read_and_ack(client: &Client) -> Result<(), Failure> {
     say("4. It reads its inbox. The result has waited there, whoever lost which connection.")?;
     let state = ReaderState::new(INBOX, "demo-client");
-    let mut reader = InboxReader::start(client.clone(), state, ReaderOptions::standard());
+    let mut reader = InboxReader::start(client.clone(), state, ReaderOptions::alone());
     let result = timeout(STEP_LIMIT, first_result(&mut reader))
         .await
         .map_err(|_| Failure::plain("no result came"))??;

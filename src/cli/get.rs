@@ -13,7 +13,7 @@ use super::{
     output::{delivery_facts, facts, next_facts, operation_facts, say_as, standing_word, time},
 };
 use crate::{
-    client::submit::state_of,
+    client::send::state_of,
     proto::{GetOperationResponse, Standing},
 };
 

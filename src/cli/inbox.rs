@@ -22,7 +22,7 @@ use crate::{
     client::{
         connect::Client,
         inbox::{InboxReader, News, ReaderError, ReaderOptions, ReaderState},
-        submit::state_of,
+        send::state_of,
     },
     proto::{
         AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Delivery, Inbox,
@@ -164,7 +164,7 @@ async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
     let client = args.connect.client()?;
     let mut state = ReaderState::new(&args.inbox, &args.consumer);
     state.resume_token.clone_from(&args.resume_token);
-    let options = ReaderOptions { window: args.window, results_waiting_max: 1_000 };
+    let options = ReaderOptions { window: args.window, ..ReaderOptions::alone() };
     let mut reader = InboxReader::start(client, state, options);
     let end = tokio::select! {
         biased;
@@ -226,6 +226,9 @@ fn news_json(news: &News) -> Value {
             json!({ "reconnecting": { "text": failure.as_ref().map(ToString::to_string) } })
         }
         News::AckRefused(failure) => json!({ "ackRefused": { "text": failure.to_string() } }),
+        News::ExtensionRefused(failure) => {
+            json!({ "extensionRefused": { "text": failure.to_string() } })
+        }
     }
 }
 
@@ -259,6 +262,7 @@ fn print_sentence(news: &News) -> Result<(), Failure> {
             None => "connecting again".to_owned(),
         }),
         News::AckRefused(failure) => note(format!("an ack was refused: {failure}")),
+        News::ExtensionRefused(failure) => note(format!("no more time was given: {failure}")),
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::{
     output::{delivery_word, list, note, say_as, state_word, time},
 };
 use crate::{
-    client::submit::state_of,
+    client::send::state_of,
     proto::{ListOperationsRequest, ListedOperation, operation::State},
 };
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Failure, connection::OutputFormat, json};
 use crate::{
-    client::submit::state_of,
+    client::send::state_of,
     proto::{
         Delivery, Operation, Origin, Projection, Recovery, RecoveryAction, Standing,
         SubmitOperationResponse, delivery, operation::State,

@@ -20,7 +20,8 @@ use crate::{
     client::{
         connect::Client,
         identity::OperationIdentity,
-        submit::{Submission, SubmitError, Submitted},
+        send::{SendError, Submitted},
+        submission::Submission,
     },
     proto::{
         AckDeliveriesRequest, AckTarget, Delivery, DeliveryMode, Intent, LockMode, OnLocked,
@@ -140,11 +141,17 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     if args.id.is_none() {
         note(format!("operation id: {identity}"));
     }
-    let submission = to_submission(&args, words, identity);
+    let submission = to_submission(&args, words);
+    let sending = async {
+        match args.validate_only {
+            true => client.validate(&identity, &submission).await,
+            false => client.send(&identity, &submission).await,
+        }
+    };
     let outcome = tokio::select! {
         biased;
-        _ = tokio::signal::ctrl_c() => return Err(interrupted(&args, &submission.identity)),
-        outcome = client.submit(&submission) => outcome,
+        _ = tokio::signal::ctrl_c() => return Err(interrupted(&args, &identity)),
+        outcome = sending => outcome,
     };
     let submitted = outcome.map_err(|error| submit_failed(&args, &error))?;
     let response = &submitted.response;
@@ -158,7 +165,7 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     Ok(exit_of_state(submitted.state()))
 }
 
-fn to_submission(args: &SubmitArgs, words: Words, identity: OperationIdentity) -> Submission {
+fn to_submission(args: &SubmitArgs, words: Words) -> Submission {
     let lock_mode = match args.lock_mode {
         None => LockMode::Unspecified,
         Some(LockModeArg::UntilFinal) => LockMode::UntilFinal,
@@ -178,14 +185,12 @@ fn to_submission(args: &SubmitArgs, words: Words, identity: OperationIdentity) -
         lock_mode: lock_mode.into(),
     };
     Submission {
-        identity,
         intent,
         inbox: args.inbox.clone(),
         delivery: if args.no_delivery { DeliveryMode::None } else { DeliveryMode::Queue },
         on_locked,
         start_deadline: args.start_deadline,
         wait: (!args.wait.is_zero()).then_some(args.wait),
-        validate_only: args.validate_only,
         labels: args.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
     }
 }
@@ -265,11 +270,11 @@ async fn ack_own(client: &Client, submitted: &Submitted) {
     }
 }
 
-fn submit_failed(args: &SubmitArgs, error: &SubmitError) -> Failure {
+fn submit_failed(args: &SubmitArgs, error: &SendError) -> Failure {
     match error {
-        SubmitError::Refused { failure, .. } => call_failed(failure),
-        SubmitError::NotSent { .. } => Failure::plain(error),
-        SubmitError::OutcomeUnknown { identity, last, .. } => Failure::new(
+        SendError::Refused { failure, .. } => call_failed(failure),
+        SendError::NotSent { .. } => Failure::plain(error),
+        SendError::OutcomeUnknown { identity, last, .. } => Failure::new(
             EXIT_UNKNOWN,
             format!(
                 "no answer came for operation {identity}: its outcome is not known (last: {last}).\
@@ -340,7 +345,7 @@ mod tests {
         ]);
         let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
         let words = words(&args).expect("no file is read");
-        let request = to_submission(&args, words, identity).to_request();
+        let request = to_submission(&args, words).to_request(&identity);
         assert_eq!(request.labels.get("k").map(String::as_str), Some("v=w"));
         assert_eq!(request.delivery(), DeliveryMode::None);
         assert_eq!(request.on_locked(), OnLocked::Fail);
@@ -354,7 +359,7 @@ mod tests {
     fn action_target_and_arguments_may_be_given_by_their_place() {
         let args = parse(&["receiptd", "submit", "document.put", "a/b", "{\"content\":\"\"}"]);
         let words = words(&args).expect("no file is read");
-        let submission = to_submission(&args, words, OperationIdentity::mint_at(1, &[0; 10]));
+        let submission = to_submission(&args, words);
         assert_eq!(submission.intent.action, "document.put");
         assert_eq!(submission.intent.target, "a/b");
         assert_eq!(submission.intent.arguments, b"{\"content\":\"\"}");

@@ -21,7 +21,7 @@ use crate::{
         connect::Client,
         identity::OperationIdentity,
         retry::{Decision, after_failed_call},
-        submit::state_of,
+        send::state_of,
     },
     proto::{WatchOperationResponse, operation::State},
 };

@@ -14,17 +14,18 @@ use super::{
     connect::Client,
     error::{Failure, FailureOutcome},
     identity::OperationIdentity,
+    outcome::Outcome,
     retry::{Attempts, Decision, after_failed_call},
 };
 use crate::proto::{
-    AckDeliveriesRequest, AckDeliveriesResponse, CancelOperationRequest, CancelOperationResponse,
-    DeferDeliveriesRequest, DeferDeliveriesResponse, Document, ExtendDeliveriesRequest,
-    ExtendDeliveriesResponse, GetDocumentRequest, GetInboxRequest, GetOperationRequest,
-    GetOperationResponse, Inbox, ListDeliveriesRequest, ListDeliveriesResponse,
-    ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse,
-    ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest, PullDeliveriesResponse,
-    RedriveDeliveriesRequest, RedriveDeliveriesResponse, WatchOperationRequest,
-    WatchOperationResponse,
+    AckDeliveriesRequest, AckDeliveriesResponse, BatchGetOperationsRequest, CancelOperationRequest,
+    CancelOperationResponse, DeferDeliveriesRequest, DeferDeliveriesResponse, Document,
+    ExtendDeliveriesRequest, ExtendDeliveriesResponse, GetDocumentRequest, GetInboxRequest,
+    GetOperationRequest, GetOperationResponse, Inbox, ListDeliveriesRequest,
+    ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest,
+    ListInboxesResponse, ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest,
+    PullDeliveriesResponse, RedriveDeliveriesRequest, RedriveDeliveriesResponse,
+    WatchOperationRequest, WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -53,6 +54,27 @@ impl Client {
             async move { service.get_operation(request).await }
         })
         .await
+    }
+
+    /// What is known about an id, as an outcome.
+    pub async fn outcome_of(&self, identity: &OperationIdentity) -> Result<Outcome, Failure> {
+        let response = self.look_up(identity).await?;
+        Ok(Outcome::of_look_up(identity, response))
+    }
+
+    /// What is known about up to 100 ids, in the order asked.
+    pub async fn look_up_all(
+        &self,
+        requests: Vec<GetOperationRequest>,
+    ) -> Result<Vec<GetOperationResponse>, Failure> {
+        let request = BatchGetOperationsRequest { requests };
+        let answer = self
+            .repeat(|| {
+                let (mut service, request) = (self.operations(), self.timed(request.clone()));
+                async move { service.batch_get_operations(request).await }
+            })
+            .await?;
+        Ok(answer.results)
     }
 
     /// A page of the account's operations, newest first.
@@ -166,6 +188,14 @@ impl Client {
         .await
     }
 
+    /// One try of [`Client::extend`], for a reader that asks again in time by itself.
+    pub(crate) async fn extend_once(
+        &self,
+        request: ExtendDeliveriesRequest,
+    ) -> Result<Response<ExtendDeliveriesResponse>, Status> {
+        self.inboxes().extend_deliveries(self.timed(request)).await
+    }
+
     /// A page of an inbox's deliveries, by number.
     pub async fn list_deliveries(
         &self,
@@ -179,7 +209,7 @@ impl Client {
     }
 
     /// One inbox with its figures.
-    pub async fn inbox(&self, inbox: &str) -> Result<Inbox, Failure> {
+    pub async fn get_inbox(&self, inbox: &str) -> Result<Inbox, Failure> {
         let request = GetInboxRequest { inbox: inbox.to_owned() };
         let answer = self
             .repeat(|| {

@@ -19,11 +19,12 @@ use tonic::{
     Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
 use super::{
     identity::{OperationIdentity, millis_of, system_millis, system_random},
+    journal::{Journal, MemoryJournal},
     retry::RetryLimits,
 };
 use crate::proto::{
@@ -78,8 +79,31 @@ pub struct ConnectOptions {
     pub trust: Trust,
     /// How long one try to connect may take.
     pub connect_timeout: Duration,
+    /// This client's own certificate, shown to a server that asks for one.
+    pub certificate: Option<ClientCertificate>,
+    /// When the connection is pinged.
+    pub keepalive: Keepalive,
     /// The limits of repeating.
     pub limits: RetryLimits,
+}
+
+/// A client's own certificate with its key, both in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate and those between it and the authority.
+    pub chain: Vec<u8>,
+    /// Its key.
+    pub key: Secret,
+}
+
+/// When a connection is pinged, every 20 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keepalive {
+    /// While a call or a stream is open: what any server and proxy takes.
+    WhileBusy,
+    /// Always, so that a quiet connection is not forgotten on its way. receiptd takes it; servers
+    /// and proxies of other makers may close a connection that is pinged without a call.
+    Always,
 }
 
 impl ConnectOptions {
@@ -88,6 +112,8 @@ impl ConnectOptions {
         ConnectOptions {
             token: None,
             trust: Trust::PublicRoots,
+            certificate: None,
+            keepalive: Keepalive::WhileBusy,
             connect_timeout: Duration::from_secs(5),
             limits: RetryLimits::standard(),
         }
@@ -120,12 +146,17 @@ pub enum ConnectError {
 pub struct Client {
     channel: InterceptedService<Channel, Credentials>,
     limits: RetryLimits,
+    journal: Arc<dyn Journal>,
     /// How far the store's clock is ahead of this machine's, once the store has told.
     clock_offset_ms: Arc<AtomicI64>,
 }
 
 impl Client {
-    /// Prepares a connection, which is made at the first call. Needs a tokio runtime.
+    /// Prepares a connection, which is made at the first call, with a journal in memory. Needs a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; no connection was tried.
     pub fn connect(endpoint: &str, options: ConnectOptions) -> Result<Self, ConnectError> {
         let unusable = |source| ConnectError::Endpoint { endpoint: endpoint.to_owned(), source };
         let mut prepared = Endpoint::from_shared(endpoint.to_owned())
@@ -135,7 +166,7 @@ impl Client {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(false);
+            .keep_alive_while_idle(options.keepalive == Keepalive::Always);
         if endpoint.starts_with("https:") {
             let tls = match options.trust {
                 Trust::PublicRoots => ClientTlsConfig::new().with_webpki_roots(),
@@ -143,12 +174,17 @@ impl Client {
                     ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
                 }
             };
+            let tls = match options.certificate {
+                None => tls,
+                Some(own) => tls.identity(Identity::from_pem(own.chain, own.key.0)),
+            };
             prepared = prepared.tls_config(tls).map_err(unusable)?;
         }
         let credentials = Credentials::new(options.token)?;
         Ok(Client {
             channel: InterceptedService::new(prepared.connect_lazy(), credentials),
             limits: options.limits,
+            journal: Arc::new(MemoryJournal::new()),
             clock_offset_ms: Arc::new(AtomicI64::new(0)),
         })
     }
@@ -168,6 +204,16 @@ impl Client {
     /// The same connection with other limits.
     pub fn with_limits(&self, limits: RetryLimits) -> Self {
         Client { limits, ..self.clone() }
+    }
+
+    /// The same connection with another journal.
+    pub fn with_journal_in(&self, journal: Arc<dyn Journal>) -> Self {
+        Client { journal, ..self.clone() }
+    }
+
+    /// What a restart of this program must find.
+    pub fn journal(&self) -> &Arc<dyn Journal> {
+        &self.journal
     }
 
     /// Later identities are minted by the store's clock.

@@ -90,6 +90,15 @@ impl Failure {
         }
     }
 
+    /// An answer that leaves out what was asked.
+    pub(crate) fn not_answered() -> Self {
+        let text = "the answer says nothing about it".to_owned();
+        Failure {
+            outcome: FailureOutcome::Unknown,
+            ..Failure::before_sending(Code::Internal, text)
+        }
+    }
+
     /// Whether the answer carries this reason of receiptd.
     pub fn is(&self, reason: &str) -> bool {
         self.reason.as_deref() == Some(reason)

@@ -18,6 +18,7 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
+use super::fake_script::{Asked, Script};
 use crate::proto::{
     document_service_server::{DocumentService, DocumentServiceServer},
     inbox_service_server::{InboxService, InboxServiceServer},
@@ -34,8 +35,12 @@ pub(crate) struct FakeService {
 }
 
 #[derive(Default)]
-struct Store {
+pub(crate) struct Store {
     data: Mutex<Data>,
+    script: Mutex<Script>,
+    asked: Mutex<Asked>,
+    /// A call came.
+    called: Notify,
     changed: Notify,
     /// Frames after which a stream ends; 0: it does not.
     frames_max: AtomicUsize,
@@ -76,6 +81,35 @@ impl FakeService {
         self.store.frames_max.store(frames, Ordering::Relaxed);
     }
 
+    /// Changes what the next calls come to.
+    pub(crate) fn script(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.store.script());
+    }
+
+    /// What was asked so far.
+    pub(crate) fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.store.asked()
+    }
+
+    /// Waits for calls until what was asked is as it should be.
+    pub(crate) async fn until(&self, done: impl Fn(&Asked) -> bool) {
+        let waiting = async {
+            loop {
+                let called = self.store.called.notified();
+                if done(&self.asked()) {
+                    return;
+                }
+                called.await;
+            }
+        };
+        timeout(Duration::from_secs(10), waiting).await.expect("the calls come");
+    }
+
+    /// The document's text.
+    pub(crate) fn text(&self) -> String {
+        self.store.data().text.iter().collect()
+    }
+
     /// How many results are not acked.
     pub(crate) fn unacked(&self) -> usize {
         self.store.data().deliveries.values().filter(|delivery| !delivery.acked).count()
@@ -83,6 +117,52 @@ impl FakeService {
 }
 
 impl Store {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what was asked.
+    fn note(&self, note: impl FnOnce(&mut Asked)) {
+        note(&mut self.asked());
+        self.called.notify_waiters();
+    }
+
+    fn look_up(&self, asked: &GetOperationRequest) -> GetOperationResponse {
+        let operation = self.data().operations.get(&asked.operation_id).cloned();
+        let (standing, action) = match operation {
+            Some(_) => (Standing::Recorded, RecoveryAction::ShowResult),
+            None => (Standing::NotAcceptedYet, RecoveryAction::ResubmitSameId),
+        };
+        let text = format!("what is known of {}", asked.operation_id);
+        GetOperationResponse {
+            operation_id: asked.operation_id.clone(),
+            standing: standing.into(),
+            operation,
+            recovery: Some(Recovery { action: action.into(), text }),
+            ..GetOperationResponse::default()
+        }
+    }
+
+    /// Every extension is granted, unless the script refuses all.
+    fn extend(&self, request: ExtendDeliveriesRequest) -> Result<ExtendDeliveriesResponse, Status> {
+        let asked = request.deliveries.iter().map(|target| (target.sequence, target.attempt));
+        self.note(|all| all.extensions.extend(asked));
+        if let Some(refused) = self.script().refused_extensions.clone() {
+            return Err(refused);
+        }
+        let extended = |target: AttemptTarget| ExtendResult {
+            sequence: target.sequence,
+            outcome: ExtendOutcome::Extended.into(),
+            ..ExtendResult::default()
+        };
+        let results = request.deliveries.into_iter().map(extended).collect();
+        Ok(ExtendDeliveriesResponse { results })
+    }
+
     fn data(&self) -> MutexGuard<'_, Data> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,6 +202,9 @@ impl Data {
             serde_json::from_slice(&intent.arguments).unwrap_or_default();
         if let Some(content) = arguments["content"].as_str() {
             self.text = content.chars().collect();
+        }
+        if let Some(line) = arguments["line"].as_str() {
+            self.text.extend(line.chars().chain(['\n']));
         }
         for edit in arguments["edits"].as_array().into_iter().flatten() {
             let number = |index: usize| {
@@ -173,6 +256,10 @@ impl OperationService for Store {
         request: Request<SubmitOperationRequest>,
     ) -> Result<Response<SubmitOperationResponse>, Status> {
         let request = request.into_inner();
+        self.note(|asked| asked.submits.push(request.operation_id.clone()));
+        if let Some(refused) = self.script().refused_submits.pop_front() {
+            return Err(refused);
+        }
         let mut data = self.data();
         let (operation, origin) = match data.operations.get(&request.operation_id) {
             Some(operation) => (operation.clone(), Origin::Replayed),
@@ -180,6 +267,9 @@ impl OperationService for Store {
         };
         drop(data);
         self.changed.notify_waiters();
+        if let Some(lost) = self.script().lost_submits.pop_front() {
+            return Err(lost);
+        }
         Ok(Response::new(SubmitOperationResponse {
             operation: Some(operation),
             origin: origin.into(),
@@ -210,16 +300,22 @@ impl OperationService for Store {
 
     async fn get_operation(
         &self,
-        _request: Request<GetOperationRequest>,
+        request: Request<GetOperationRequest>,
     ) -> Result<Response<GetOperationResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        Ok(Response::new(self.look_up(request.get_ref())))
     }
 
     async fn batch_get_operations(
         &self,
-        _request: Request<BatchGetOperationsRequest>,
+        request: Request<BatchGetOperationsRequest>,
     ) -> Result<Response<BatchGetOperationsResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let requests = request.into_inner().requests;
+        self.note(|asked| asked.look_ups.push(requests.len()));
+        if let Some(refused) = self.script().refused_look_ups.pop_front() {
+            return Err(refused);
+        }
+        let results = requests.iter().map(|request| self.look_up(request)).collect();
+        Ok(Response::new(BatchGetOperationsResponse { results }))
     }
 
     async fn watch_operation(
@@ -264,7 +360,11 @@ impl Position {
         let frame = loop {
             if !self.opened {
                 self.opened = true;
-                break Frame::Opened(Opened::default());
+                let policy = self.store.script().policy;
+                break Frame::Opened(Opened { policy, ..Opened::default() });
+            }
+            if let Some(frame) = self.store.script().frames.pop_front() {
+                break frame;
             }
             let (results, last) = self.store.data().send_after(self.sequence);
             self.sequence = last;
@@ -293,9 +393,13 @@ impl InboxService for Inboxes {
 
     async fn stream_deliveries(
         &self,
-        _request: Request<StreamDeliveriesRequest>,
+        request: Request<StreamDeliveriesRequest>,
     ) -> Result<Response<Self::StreamDeliveriesStream>, Status> {
         let store = self.0.clone();
+        store.note(|asked| asked.tokens.push(request.into_inner().resume_token));
+        if let Some(refused) = store.script().refused_streams.pop_front() {
+            return Err(refused);
+        }
         let frames_max = match store.frames_max.load(Ordering::Relaxed) {
             0 => usize::MAX,
             chosen => chosen,
@@ -308,6 +412,9 @@ impl InboxService for Inboxes {
         &self,
         request: Request<AckDeliveriesRequest>,
     ) -> Result<Response<AckDeliveriesResponse>, Status> {
+        if let Some(refused) = self.0.script().refused_acks.clone() {
+            return Err(refused);
+        }
         let mut data = self.0.data();
         let results = request.into_inner().deliveries.into_iter().map(|target| {
             let outcome = match data.deliveries.get_mut(&target.sequence) {
@@ -326,9 +433,9 @@ impl InboxService for Inboxes {
 
     async fn extend_deliveries(
         &self,
-        _request: Request<ExtendDeliveriesRequest>,
+        request: Request<ExtendDeliveriesRequest>,
     ) -> Result<Response<ExtendDeliveriesResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        self.0.extend(request.into_inner()).map(Response::new)
     }
 
     async fn defer_deliveries(

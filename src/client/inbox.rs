@@ -11,18 +11,19 @@ use std::{
     time::Duration,
 };
 
-use backon::ExponentialBackoff;
 use tokio::{
     sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
     connect::Client,
     error::Failure,
+    extend::{Extensions, attempt_of},
+    pauses::{Growth, Pauses},
     reader_state::{Book, ResultKey},
-    retry::{Decision, after_failed_call, next_pause, pauses},
+    retry::{Decision, after_failed_call},
 };
 use crate::proto::{
     AckDeliveriesRequest, DeliveredResult, StreamDeliveriesRequest, StreamDeliveriesResponse,
@@ -46,12 +47,35 @@ pub struct ReaderOptions {
     /// How many results wait for the application at most; more are left with the server and come
     /// again.
     pub results_waiting_max: usize,
+    /// How the pauses before a stream is opened again grow.
+    pub reconnect: Growth,
+    /// Whether results that wait for the application, or are with it, get more time.
+    pub extend: Extend,
+}
+
+/// What happens to a result that takes longer than its ack deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extend {
+    /// It comes again, until its budget is spent.
+    Never,
+    /// Its deadline is moved until it is handled or given back, within its ack window.
+    WhileHeld,
 }
 
 impl ReaderOptions {
     /// The service's own window, and a buffer that holds it several times over.
     pub const fn standard() -> Self {
-        ReaderOptions { window: 100, results_waiting_max: 1_000 }
+        ReaderOptions {
+            window: 100,
+            results_waiting_max: 1_000,
+            reconnect: Growth::STREAMS,
+            extend: Extend::Never,
+        }
+    }
+
+    /// The same for a reader that shares its server with few others: it comes back at once.
+    pub const fn alone() -> Self {
+        ReaderOptions { reconnect: Growth::ALONE, ..ReaderOptions::standard() }
     }
 }
 
@@ -79,6 +103,8 @@ pub enum ReaderError {
 /// A reader of one inbox with its two tasks: one reads, one acks.
 #[derive(Debug)]
 pub struct InboxReader {
+    client: Client,
+    options: ReaderOptions,
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
 }
@@ -87,6 +113,8 @@ pub struct InboxReader {
 #[derive(Debug)]
 struct Shared {
     book: Mutex<Book>,
+    extensions: Mutex<Extensions>,
+    held: Notify,
     end: Mutex<Option<ReaderError>>,
     news: Notify,
     acks: Notify,
@@ -98,15 +126,28 @@ impl InboxReader {
     pub fn start(client: Client, state: ReaderState, options: ReaderOptions) -> Self {
         let shared = Shared::new(state, options);
         let mut tasks = JoinSet::new();
-        start_task(&mut tasks, read(client.clone(), shared.clone(), options.window));
-        start_task(&mut tasks, send_acks(client, shared.clone()));
-        InboxReader { shared, tasks }
+        start_task(&mut tasks, read(client.clone(), shared.clone(), options));
+        start_task(&mut tasks, send_acks(client.clone(), shared.clone()));
+        match options.extend {
+            Extend::Never => {}
+            Extend::WhileHeld => start_task(&mut tasks, extend(client.clone(), shared.clone())),
+        }
+        InboxReader { client, options, shared, tasks }
     }
 
     /// The next piece of news. An error ends the reading, not the acks.
     pub async fn next(&mut self) -> Result<News, ReaderError> {
+        self.next_of(Book::take_news).await
+    }
+
+    /// The next piece of news that is no result, for an application that takes no more results now.
+    pub(crate) async fn next_notice(&mut self) -> Result<News, ReaderError> {
+        self.next_of(Book::take_notice).await
+    }
+
+    async fn next_of(&mut self, take: fn(&mut Book) -> Option<News>) -> Result<News, ReaderError> {
         loop {
-            if let Some(news) = self.shared.book().take_news() {
+            if let Some(news) = take(&mut self.shared.book()) {
                 return Ok(news);
             }
             if let Some(end) = lock(&self.shared.end).clone() {
@@ -122,6 +163,34 @@ impl InboxReader {
             self.shared.book().handled(ResultKey::of(delivery));
             self.shared.acks.notify_one();
         }
+    }
+
+    /// The application has used this result; its ack waits for [`InboxReader::release_acks`].
+    pub(crate) fn note_handled(&self, key: ResultKey) {
+        self.shared.book().note_handled(key);
+    }
+
+    /// The state that knows these results as handled is kept: their acks may leave.
+    pub(crate) fn release_acks(&self, keys: &[ResultKey]) {
+        keys.iter().for_each(|key| self.shared.book().release_ack(*key));
+        self.shared.acks.notify_one();
+    }
+
+    /// After an error about the token: reads on without one. What the application holds, and what
+    /// was acked, stays known, so that nothing is handed over twice.
+    pub(crate) fn resynchronise(&mut self, pause: Duration) {
+        self.shared.book().state.resume_token.clear();
+        *lock(&self.shared.end) = None;
+        let reading = read(self.client.clone(), self.shared.clone(), self.options);
+        start_task(&mut self.tasks, async move {
+            sleep(pause).await;
+            reading.await;
+        });
+    }
+
+    /// The same as [`InboxReader::give_back`], for a result that is known by its key.
+    pub(crate) fn give_back_key(&self, key: ResultKey) {
+        self.shared.book().give_back(key);
     }
 
     /// The application could not use this result: when it comes again, it counts as new.
@@ -165,6 +234,8 @@ impl Shared {
     fn new(state: ReaderState, options: ReaderOptions) -> Arc<Self> {
         Arc::new(Shared {
             book: Mutex::new(Book::new(state, options.results_waiting_max)),
+            extensions: Mutex::new(Extensions::default()),
+            held: Notify::new(),
             end: Mutex::new(None),
             news: Notify::new(),
             acks: Notify::new(),
@@ -225,14 +296,14 @@ impl StreamEnd {
 }
 
 /// Reads stream after stream until waiting changes nothing.
-async fn read(client: Client, shared: Arc<Shared>, window: i32) {
-    let mut pauses = pauses();
+async fn read(client: Client, shared: Arc<Shared>, options: ReaderOptions) {
+    let mut pauses = Pauses::new(options.reconnect);
     loop {
-        match read_stream(&client, &shared, window, &mut pauses).await {
+        match read_stream(&client, &shared, options.window, &mut pauses).await {
             StreamEnd::Again(asked, failure) => {
                 shared.book().totals.reconnects += 1;
                 shared.tell(News::Reconnecting(failure.map(Box::new)));
-                sleep(next_pause(&mut pauses, asked)).await;
+                sleep(pauses.next(asked)).await;
             }
             StreamEnd::Over(error) => {
                 *lock(&shared.end) = Some(error);
@@ -248,7 +319,7 @@ async fn read_stream(
     client: &Client,
     shared: &Shared,
     window: i32,
-    backoff: &mut ExponentialBackoff,
+    backoff: &mut Pauses,
 ) -> StreamEnd {
     let request = {
         let book = shared.book();
@@ -276,7 +347,7 @@ async fn read_stream(
             Err(_) => return StreamEnd::of(Failure::gave_up_waiting(silence_limit)),
         };
         if shows_that_it_works(&frame) {
-            *backoff = pauses();
+            backoff.start_anew();
         }
         if let Frame::Opened(opened) = &frame {
             silence_limit = silence_limit_of(opened.heartbeat_interval.as_ref());
@@ -309,6 +380,9 @@ fn silence_limit_of(heartbeat: Option<&prost_types::Duration>) -> Duration {
 fn take_frame(shared: &Shared, frame: Frame) -> Option<StreamEnd> {
     match frame {
         Frame::Opened(opened) => {
+            let policy = opened.policy.as_ref();
+            let ack_deadline = policy.and_then(|policy| policy.ack_deadline.as_ref());
+            lock(&shared.extensions).opened(ack_deadline);
             let mut book = shared.book();
             book.keep_token(&opened.resume_token);
             if book.state.consumer_id.is_empty() {
@@ -317,7 +391,12 @@ fn take_frame(shared: &Shared, frame: Frame) -> Option<StreamEnd> {
             book.notice(News::Opened(Box::new(opened)));
         }
         Frame::Deliveries(batch) => {
-            shared.book().take_in(batch);
+            let shown: Vec<_> = batch.results.iter().filter_map(attempt_of).collect();
+            let mut book = shared.book();
+            book.take_in(batch);
+            lock(&shared.extensions).shown(&book, &shown, Instant::now());
+            drop(book);
+            shared.held.notify_one();
             // A copy of a handled result makes its ack due again.
             shared.acks.notify_one();
         }
@@ -338,11 +417,47 @@ fn take_frame(shared: &Shared, frame: Frame) -> Option<StreamEnd> {
     None
 }
 
+/// Asks for more time for what the application holds, before two thirds of it have passed.
+async fn extend(client: Client, shared: Arc<Shared>) {
+    loop {
+        let due = lock(&shared.extensions).next_due();
+        let Some(due) = due else {
+            shared.held.notified().await;
+            continue;
+        };
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = shared.held.notified() => continue,
+        }
+        let (request, patience) = {
+            let book = shared.book();
+            let mut extensions = lock(&shared.extensions);
+            (extensions.request(&book, Instant::now()), extensions.patience())
+        };
+        if request.deliveries.is_empty() {
+            continue;
+        }
+        let failure = match timeout(patience, client.extend_once(request)).await {
+            Ok(Ok(response)) => {
+                lock(&shared.extensions).answered(&response.into_inner().results, Instant::now());
+                continue;
+            }
+            Ok(Err(status)) => Failure::from(status),
+            // Whatever was asked for is asked for again when it is due again.
+            Err(_) => continue,
+        };
+        if after_failed_call(&failure) == Decision::Stop {
+            lock(&shared.extensions).refused();
+            shared.tell(News::ExtensionRefused(Box::new(failure)));
+        }
+    }
+}
+
 /// Sends what is due, a list at a time: whatever was handled while one list was on its way is the
 /// next one.
 async fn send_acks(client: Client, shared: Arc<Shared>) {
     let per_attempt = client.limits().per_attempt;
-    let mut backoff = pauses();
+    let mut backoff = Pauses::new(Growth::CALLS);
     loop {
         let request = {
             let book = shared.book();
@@ -361,7 +476,7 @@ async fn send_acks(client: Client, shared: Arc<Shared>) {
                 let answered = shared.book().acks_answered(&response.into_inner().results);
                 shared.answered.notify_one();
                 if answered > 0 {
-                    backoff = pauses();
+                    backoff.start_anew();
                     continue;
                 }
                 // An answer that settles nothing would otherwise be asked for without a pause.
@@ -377,7 +492,7 @@ async fn send_acks(client: Client, shared: Arc<Shared>) {
                 None
             }
         };
-        sleep(next_pause(&mut backoff, asked)).await;
+        sleep(backoff.next(asked)).await;
     }
 }
 
@@ -390,7 +505,7 @@ mod tests {
         *,
     };
 
-    async fn read_once(fake: &FakeService, backoff: &mut ExponentialBackoff) -> StreamEnd {
+    async fn read_once(fake: &FakeService, backoff: &mut Pauses) -> StreamEnd {
         let address = format!("http://{}", fake.address);
         let client = Client::connect(&address, ConnectOptions::plain()).expect("a usable endpoint");
         let shared = Shared::new(ReaderState::new("default", "me"), ReaderOptions::standard());
@@ -401,18 +516,17 @@ mod tests {
     async fn a_stream_that_opens_and_ends_is_opened_again_with_growing_pauses() {
         let fake = FakeService::start().await;
         fake.end_streams_after(1);
-        let mut backoff = pauses();
-        let mut last = Duration::ZERO;
-        for _ in 0..4 {
+        let mut backoff = Pauses::new(Growth::CALLS);
+        for failed in 0..4 {
+            assert_eq!(backoff.made(), failed, "Opened alone proves little");
             let end = read_once(&fake, &mut backoff).await;
             assert!(matches!(end, StreamEnd::Again(None, None)));
-            last = next_pause(&mut backoff, None);
+            backoff.next(None);
         }
-        assert!(last >= Duration::from_millis(160), "{last:?}");
         // The second frame says that everything was sent: this one worked.
         fake.end_streams_after(2);
         read_once(&fake, &mut backoff).await;
-        assert!(next_pause(&mut backoff, None) < Duration::from_millis(100));
+        assert_eq!(backoff.made(), 0);
     }
 
     #[test]

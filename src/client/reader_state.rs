@@ -121,6 +121,8 @@ pub enum News {
     Reconnecting(Option<Box<Failure>>),
     /// An ack was refused. It stays in the state and is tried again.
     AckRefused(Box<Failure>),
+    /// The server gives no more time for what is being handled: slow results come again.
+    ExtensionRefused(Box<Failure>),
 }
 
 /// Counts since the reader started.
@@ -176,6 +178,13 @@ impl Book {
             self.results_waiting -= 1;
         }
         Some(news)
+    }
+
+    /// The next notice, past the results that wait. `CaughtUp` keeps its place: it speaks of them.
+    pub(crate) fn take_notice(&mut self) -> Option<News> {
+        let is_notice = |news: &News| !matches!(news, News::Result(_) | News::CaughtUp);
+        let at = self.news.iter().position(is_notice)?;
+        self.news.remove(at)
     }
 
     /// A position that the server named. An empty one says nothing.
@@ -236,8 +245,17 @@ impl Book {
 
     /// Adds a notice; when too many wait, those that only inform are counted instead.
     pub(crate) fn notice(&mut self, news: News) {
-        let informs_only =
-            matches!(news, News::AlreadySeen(_) | News::Reconnecting(_) | News::AckRefused(_));
+        let informs_only = match news {
+            News::AlreadySeen(_)
+            | News::Reconnecting(_)
+            | News::AckRefused(_)
+            | News::ExtensionRefused(_) => true,
+            News::Opened(_)
+            | News::Result(_)
+            | News::CaughtUp
+            | News::Gap(_)
+            | News::Withdrawn(_) => false,
+        };
         if informs_only && self.news.len() - self.results_waiting >= NOTICES_MAX {
             self.totals.notices_dropped += 1;
         } else {
@@ -274,9 +292,26 @@ impl Book {
 
     /// The application has used a result.
     pub(crate) fn handled(&mut self, key: ResultKey) {
+        self.note_handled(key);
+        self.due.insert(key);
+    }
+
+    /// The same, for an application that keeps the state before the ack leaves.
+    pub(crate) fn note_handled(&mut self, key: ResultKey) {
         self.handed_over.remove(&key);
         self.state.handled_unacked.insert(key);
-        self.due.insert(key);
+    }
+
+    /// The ack of a handled result may leave now.
+    pub(crate) fn release_ack(&mut self, key: ResultKey) {
+        if self.state.handled_unacked.contains(&key) {
+            self.due.insert(key);
+        }
+    }
+
+    /// Whether a result is with the application, or waits for it.
+    pub(crate) fn holds(&self, key: ResultKey) -> bool {
+        self.handed_over.contains(&key)
     }
 
     /// The application could not use a result: its next delivery counts as new.

@@ -7,11 +7,13 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::error::{Failure, FailureOutcome};
+use super::{
+    error::{Failure, FailureOutcome},
+    pauses::{Growth, Pauses},
+};
 
 /// How long and how often a call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +49,7 @@ impl RetryLimits {
 #[derive(Debug)]
 pub(crate) struct Attempts {
     limits: RetryLimits,
-    pauses: ExponentialBackoff,
+    pauses: Pauses,
     end: Instant,
     unreachable_since: Option<Instant>,
     made: u32,
@@ -58,7 +60,7 @@ impl Attempts {
     pub(crate) fn begin(limits: RetryLimits, extra: Duration) -> Self {
         Attempts {
             limits,
-            pauses: pauses(),
+            pauses: Pauses::new(Growth::CALLS),
             end: Instant::now() + limits.total + extra,
             unreachable_since: None,
             made: 0,
@@ -88,7 +90,7 @@ impl Attempts {
             FailureOutcome::NeverSent => self.unreachable_since.or(Some(now)),
             FailureOutcome::NoEffect | FailureOutcome::Unknown => None,
         };
-        let pause = next_pause(&mut self.pauses, asked);
+        let pause = self.pauses.next(asked);
         let unreachable = self
             .unreachable_since
             .is_some_and(|since| now + pause >= since + self.limits.unreachable);
@@ -152,24 +154,6 @@ fn is_transient(code: Code) -> bool {
     is_doubt(code) || matches!(code, Code::ResourceExhausted | Code::Aborted)
 }
 
-/// The pauses between attempts: doubling from 20 ms to 5 s, with jitter, so that clients that lost
-/// one server together do not come back together. The first step is short because most
-/// disconnections heal at once.
-pub fn pauses() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(20))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter()
-        .build()
-}
-
-/// The next pause, never shorter than what the service asked for.
-pub fn next_pause(pauses: &mut ExponentialBackoff, asked: Option<Duration>) -> Duration {
-    let own = pauses.next().unwrap_or(Duration::from_secs(5));
-    own.max(asked.unwrap_or(Duration::ZERO))
-}
-
 #[cfg(test)]
 mod tests {
     use tonic::Status;
@@ -219,14 +203,5 @@ mod tests {
         let failure = refusal(Code::Unavailable, "DRAINING", "NO_EFFECT").into();
         let asked = Duration::from_millis(250);
         assert_eq!(after_failed_submit(&failure), Decision::SameIdAgain(Some(asked)));
-        assert!(next_pause(&mut pauses(), Some(asked)) >= asked);
-    }
-
-    #[test]
-    fn pauses_grow_and_are_bounded() {
-        let all: Vec<Duration> = pauses().take(40).collect();
-        assert!(all[0] <= Duration::from_millis(100));
-        assert!(all.iter().all(|pause| *pause <= Duration::from_secs(10)));
-        assert!(all[39] >= Duration::from_secs(5));
     }
 }

@@ -1,126 +1,28 @@
-//! Submitting one instruction so that a lost answer never makes it happen twice.
+//! Submitting with a journal: the identity and the submission are kept before the first byte.
 //!
-//! What must stay true: every attempt carries the identity that was fixed before the first byte;
-//! a later refusal never hides that an earlier attempt may have been executed; and when the limits
-//! are reached, the answer says that the outcome is not known, never that it failed.
-//! Deliberately not here: minting an id again. An id that was sent stays bound to its intent.
+//! What must stay true: nothing is sent that is not in the journal; an error means that the id had
+//! no effect and never will have one, so that everything else, silence above all, is an
+//! [`Outcome`]; what is not settled stays in the journal.
+//! Deliberately not here: repeating (see [`super::send`]) and restarts (see [`super::recover`]).
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
-
-use tokio::time::{sleep, timeout};
+use std::sync::Arc;
 
 use super::{
     connect::Client,
-    error::{Failure, FailureOutcome},
-    identity::OperationIdentity,
-    retry::{Attempts, Decision, RetryLimits, after_failed_submit},
+    error::Failure,
+    identity::{OperationIdentity, system_millis},
+    journal::{EntryState, Journal, JournalEntry, JournalError, Recorded},
+    outcome::Outcome,
+    send::{Before, SendError, Submitted},
+    submission::Submission,
 };
-use crate::proto::{
-    DeliveryMode, Intent, OnLocked, Operation, Origin, SubmitOperationRequest,
-    SubmitOperationResponse, operation::State,
-};
+use crate::proto::{Recovery, RecoveryAction};
 
-/// The server answers shortly before the caller's own deadline; ours ends a little after it.
-const ANSWER_SLACK: Duration = Duration::from_millis(500);
-
-/// One instruction under its identity.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submission {
-    /// Who the operation is; kept by the caller before the submit.
-    pub identity: OperationIdentity,
-    /// What to do.
-    pub intent: Intent,
-    /// The inbox of the result; `default` if empty.
-    pub inbox: String,
-    /// Whether the result is queued.
-    pub delivery: DeliveryMode,
-    /// What to do when the target is locked.
-    pub on_locked: OnLocked,
-    /// How long the operation may wait for its start; the policy's value if absent.
-    pub start_deadline: Option<Duration>,
-    /// How long the answer may be held back until the outcome is there.
-    pub wait: Option<Duration>,
-    /// Check everything, change nothing.
-    pub validate_only: bool,
-    /// Labels, for lists.
-    pub labels: BTreeMap<String, String>,
-}
-
-impl Submission {
-    /// An instruction with the service's own choices for everything else.
-    pub fn new(identity: OperationIdentity, intent: Intent) -> Self {
-        Submission {
-            identity,
-            intent,
-            inbox: String::new(),
-            delivery: DeliveryMode::Unspecified,
-            on_locked: OnLocked::Unspecified,
-            start_deadline: None,
-            wait: None,
-            validate_only: false,
-            labels: BTreeMap::new(),
-        }
-    }
-
-    /// The message on the wire, the same for every attempt.
-    pub fn to_request(&self) -> SubmitOperationRequest {
-        let duration = |time: Duration| prost_types::Duration::try_from(time).ok();
-        SubmitOperationRequest {
-            operation_id: self.identity.id().to_owned(),
-            mint_time: self.identity.wire_mint_time(),
-            intent: Some(self.intent.clone()),
-            intent_digest: Vec::new(),
-            inbox: self.inbox.clone(),
-            delivery: self.delivery.into(),
-            on_locked: self.on_locked.into(),
-            start_deadline: self.start_deadline.and_then(duration),
-            wait: self.wait.and_then(duration),
-            validate_only: self.validate_only,
-            labels: self.labels.clone().into_iter().collect(),
-        }
-    }
-}
-
-/// The answer to a submit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submitted {
-    /// What the service said.
-    pub response: SubmitOperationResponse,
-    /// How many attempts it took.
-    pub attempts: u32,
-}
-
-impl Submitted {
-    /// How the last call was answered. REPLAYED after more than one attempt usually means that an
-    /// earlier attempt was executed and its answer lost.
-    pub fn origin(&self) -> Origin {
-        self.response.origin()
-    }
-
-    /// The operation, if the answer carries one.
-    pub fn operation(&self) -> Option<&Operation> {
-        self.response.operation.as_ref()
-    }
-
-    /// The operation's state; one that this library does not know counts as UNKNOWN.
-    pub fn state(&self) -> State {
-        self.operation().map_or(State::Unknown, state_of)
-    }
-}
-
-/// An operation's state; one that this library does not know counts as UNKNOWN, never as success.
-pub fn state_of(operation: &Operation) -> State {
-    match State::try_from(operation.state) {
-        Ok(State::Unspecified) | Err(_) => State::Unknown,
-        Ok(known) => known,
-    }
-}
-
-/// Why a submit has no answer.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+/// Why an operation does not exist and never will: no effect, no record, nothing left to find out.
+/// The same action may be submitted anew.
+#[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// The service refused it and no attempt had an effect. The failure carries the reason, the
-    /// text, the metadata and the next step.
+    /// The service refused it. The failure carries the reason, the text and the next step.
     #[error("operation {identity} was refused and had no effect: {failure}")]
     Refused {
         /// The operation.
@@ -128,7 +30,7 @@ pub enum SubmitError {
         /// What the service said.
         failure: Box<Failure>,
     },
-    /// No connection could be made, so that nothing was sent. The same id may be submitted later.
+    /// No connection could be made, so that nothing was sent.
     #[error("operation {identity} was not sent: {failure}")]
     NotSent {
         /// The operation.
@@ -136,190 +38,163 @@ pub enum SubmitError {
         /// The last try.
         failure: Box<Failure>,
     },
-    /// At least one attempt may have been executed, and nobody has said what became of it.
-    #[error(
-        "the outcome of operation {identity} is not known after {attempts} attempt(s): it may have \
-         been applied or may still be; look up the same id, or send the same submit with the same \
-         id again, and never a new id (last answer: {last})"
-    )]
-    OutcomeUnknown {
-        /// The operation, for the look-up.
+    /// The service proves that it never accepted the id and that it can no longer start.
+    #[error("operation {identity} was never accepted and can no longer start: {text}")]
+    NeverAccepted {
+        /// The operation.
         identity: OperationIdentity,
-        /// How many attempts were made.
-        attempts: u32,
-        /// What ended the last one.
-        last: Box<Failure>,
+        /// What the service said.
+        text: String,
+    },
+    /// It could not be kept, so that nothing was sent.
+    #[error("operation {identity} was not sent, because the journal could not keep it")]
+    Journal {
+        /// The operation.
+        identity: OperationIdentity,
+        /// Why.
+        source: JournalError,
     },
 }
 
-impl Client {
-    /// Submits, and repeats under the same id while that can settle what became of it.
-    pub async fn submit(&self, submission: &Submission) -> Result<Submitted, SubmitError> {
-        let wait = submission.wait.unwrap_or(Duration::ZERO);
-        let per_attempt = self.limits().per_attempt + wait;
-        let request = submission.to_request();
-        let attempt = || self.submit_once(request.clone(), per_attempt);
-        submit_with(&submission.identity, self.limits(), wait, attempt).await
+impl SubmitError {
+    /// Who the operation would have been.
+    pub fn identity(&self) -> &OperationIdentity {
+        match self {
+            SubmitError::Refused { identity, .. }
+            | SubmitError::NotSent { identity, .. }
+            | SubmitError::NeverAccepted { identity, .. }
+            | SubmitError::Journal { identity, .. } => identity,
+        }
     }
 
-    /// One attempt, ended by its own deadline.
-    async fn submit_once(
-        &self,
-        request: SubmitOperationRequest,
-        deadline: Duration,
-    ) -> Result<SubmitOperationResponse, Failure> {
-        let mut request = tonic::Request::new(request);
-        request.set_timeout(deadline);
-        let mut operations = self.operations();
-        let call = operations.submit_operation(request);
-        match timeout(deadline + ANSWER_SLACK, call).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => {
-                let failure = Failure::from(status);
-                if let Some(store_time) = failure.store_time() {
-                    self.learn_store_time(&store_time);
-                }
-                Err(failure)
+    /// What the service said, if it said anything.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            SubmitError::Refused { failure, .. } | SubmitError::NotSent { failure, .. } => {
+                Some(failure)
             }
-            Err(_) => Err(Failure::gave_up_waiting(deadline)),
+            SubmitError::NeverAccepted { .. } | SubmitError::Journal { .. } => None,
         }
     }
 }
 
-/// The rules of repeating, apart from the network.
-async fn submit_with<F, A>(
-    identity: &OperationIdentity,
-    limits: RetryLimits,
-    wait: Duration,
-    attempt: F,
-) -> Result<Submitted, SubmitError>
-where
-    F: Fn() -> A,
-    A: Future<Output = Result<SubmitOperationResponse, Failure>>,
-{
-    let mut attempts = Attempts::begin(limits, wait);
-    let mut doubt = false;
-    loop {
-        let failure = match attempt().await {
-            Ok(response) => return Ok(Submitted { response, attempts: attempts.made() + 1 }),
-            Err(failure) => failure,
-        };
-        doubt |= failure.outcome == FailureOutcome::Unknown;
-        let pause = match after_failed_submit(&failure) {
-            Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
-            Decision::Stop => attempts.stop(),
-        };
-        match pause {
-            Some(pause) => sleep(pause).await,
-            None => return Err(give_up(identity, attempts.made(), doubt, failure)),
+impl Client {
+    /// Submits one intended action: makes its id, keeps both in the journal, sends, and repeats
+    /// under the same id within the limits. When it returns, the outcome is in the journal too;
+    /// when it is dropped before, [`Client::recover`] finds the operation there.
+    ///
+    /// # Errors
+    /// [`SubmitError`], which always means: no effect, not now and not later. Doubt is
+    /// [`Outcome::Unknown`].
+    pub async fn submit(&self, submission: Submission) -> Result<Outcome, SubmitError> {
+        let first = self.submit_as(self.mint(), submission.clone()).await;
+        // A wrong clock made an id that the service cannot take. It was refused without effect and
+        // told its own time, from which the next id is made: once, so that no loop depends on it.
+        let clock = |failure: &Failure| failure.is("CLOCK_SKEW") || failure.is("ADMISSION_CLOSED");
+        match first {
+            Err(SubmitError::Refused { failure, .. }) if clock(&failure) => {
+                self.submit_as(self.mint(), submission).await
+            }
+            answered => answered,
         }
+    }
+
+    /// The same under an identity of the caller's own, for those who keep one id per intended
+    /// action by themselves.
+    ///
+    /// # Errors
+    /// [`SubmitError`], as for [`Client::submit`]; but it speaks of what this journal knows: an id
+    /// that was settled before, or that somebody else has used, had its effect then.
+    pub async fn submit_as(
+        &self,
+        identity: OperationIdentity,
+        submission: Submission,
+    ) -> Result<Outcome, SubmitError> {
+        let entry = JournalEntry {
+            identity,
+            submission,
+            recorded_ms: system_millis(),
+            state: EntryState::Recorded,
+        };
+        let kept = entry.clone();
+        let before = match self.with_journal(move |journal| journal.record(&kept)).await {
+            Ok(Recorded::New) => Before::Never,
+            Ok(Recorded::Already) => Before::Perhaps,
+            Err(source) => return Err(SubmitError::Journal { identity: entry.identity, source }),
+        };
+        self.send_entry(before, &entry).await
+    }
+
+    /// Sends what the journal keeps, and keeps what came of it.
+    pub(crate) async fn send_entry(
+        &self,
+        before: Before,
+        entry: &JournalEntry,
+    ) -> Result<Outcome, SubmitError> {
+        let sent = self.send_after(before, &entry.identity, &entry.submission).await;
+        let outcome = outcome_of(&entry.identity, sent);
+        self.keep_outcome(&outcome).await;
+        outcome
+    }
+
+    /// Notes an outcome in the journal. Where that fails the outcome is told all the same: what is
+    /// not noted is looked up once more after a restart.
+    pub(crate) async fn keep_outcome(&self, outcome: &Result<Outcome, SubmitError>) {
+        let (identity, state) = match outcome {
+            Ok(outcome) => (outcome.identity(), outcome.entry_state()),
+            Err(error) => (error.identity(), EntryState::NoEffect),
+        };
+        let id = identity.id().to_owned();
+        drop(self.with_journal(move |journal| journal.settle(&id, state)).await);
+    }
+
+    /// Calls the journal where blocking is allowed.
+    pub(crate) async fn with_journal<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Journal) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let journal = Arc::clone(self.journal());
+        blocking(move || call(journal.as_ref())).await
     }
 }
 
-/// The last word. A refusal of a later attempt does not settle an earlier one that is still in
-/// doubt: it may be on its way. Only a mismatch does, because it proves that the id belongs to
-/// another intent for good.
-fn give_up(
+/// The one place that leaves the runtime: a journal waits for its disk.
+#[expect(clippy::disallowed_methods, reason = "the client links no engine and has no seams")]
+async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T, JournalError> + Send + 'static,
+) -> Result<T, JournalError> {
+    let called = tokio::task::spawn_blocking(call).await;
+    called.unwrap_or_else(|stopped| Err(JournalError::Own(Box::new(stopped))))
+}
+
+/// What came of sending, in the words of outcomes.
+fn outcome_of(
     identity: &OperationIdentity,
-    attempts: u32,
-    doubt: bool,
-    failure: Failure,
-) -> SubmitError {
-    let identity = identity.clone();
-    let settled =
-        failure.is("OPERATION_INTENT_MISMATCH") && failure.outcome == FailureOutcome::NoEffect;
-    if doubt && !settled {
-        return SubmitError::OutcomeUnknown { identity, attempts, last: Box::new(failure) };
-    }
-    match failure.outcome {
-        FailureOutcome::NeverSent => SubmitError::NotSent { identity, failure: Box::new(failure) },
-        FailureOutcome::NoEffect | FailureOutcome::Unknown => {
-            SubmitError::Refused { identity, failure: Box::new(failure) }
+    sent: Result<Submitted, SendError>,
+) -> Result<Outcome, SubmitError> {
+    match sent {
+        Ok(submitted) => Ok(Outcome::of_submitted(identity, submitted)),
+        Err(SendError::OutcomeUnknown { last, .. } | SendError::Refused { failure: last, .. })
+            if last.is("EVIDENCE_EXPIRED") =>
+        {
+            let recovery = Recovery {
+                action: RecoveryAction::ReadCurrentState.into(),
+                text: last.text.clone(),
+            };
+            Ok(Outcome::lapsed(identity, &recovery, None))
+        }
+        Err(SendError::OutcomeUnknown { identity, last, .. }) => {
+            Ok(Outcome::unanswered(&identity, *last))
+        }
+        Err(SendError::Refused { identity, failure }) => {
+            Err(SubmitError::Refused { identity, failure })
+        }
+        Err(SendError::NotSent { identity, failure }) => {
+            Err(SubmitError::NotSent { identity, failure })
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use tonic::{Code, Status};
-
-    use super::{super::error::tests::refusal, *};
-
-    fn identity() -> OperationIdentity {
-        OperationIdentity::mint_at(1, &[0; 10])
-    }
-
-    /// Plays the answers in order and tells how often it was asked.
-    async fn play(
-        answers: Vec<Result<SubmitOperationResponse, Status>>,
-    ) -> (Result<Submitted, SubmitError>, usize) {
-        let total = answers.len();
-        let left = Mutex::new(answers.into_iter());
-        let attempt = || {
-            let next = left.lock().expect("no test panics here").next();
-            async move {
-                next.unwrap_or_else(|| Err(Status::unavailable("over"))).map_err(Failure::from)
-            }
-        };
-        let outcome =
-            submit_with(&identity(), RetryLimits::standard(), Duration::ZERO, attempt).await;
-        let asked = total - left.lock().expect("no test panics here").len();
-        (outcome, asked)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lost_answer_is_asked_for_again() {
-        let lost = Err(Status::unavailable("connection lost"));
-        let (outcome, asked) = play(vec![lost, Ok(SubmitOperationResponse::default())]).await;
-        assert_eq!((outcome.map(|it| it.attempts), asked), (Ok(2), 2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_is_not_repeated() {
-        let full = refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT");
-        let (outcome, asked) = play(vec![Err(full)]).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
-        assert_eq!(asked, 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_after_a_lost_answer_settles_nothing() {
-        let lost = Err(Status::deadline_exceeded(""));
-        let full = Err(refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT"));
-        let (outcome, _) = play(vec![lost, full]).await;
-        assert!(matches!(outcome, Err(SubmitError::OutcomeUnknown { attempts: 2, .. })));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_mismatch_after_a_lost_answer_is_a_mismatch() {
-        let lost = Err(Status::deadline_exceeded(""));
-        let mismatch = Err(refusal(Code::AlreadyExists, "OPERATION_INTENT_MISMATCH", "NO_EFFECT"));
-        let (outcome, _) = play(vec![lost, mismatch]).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn at_the_limit_the_outcome_is_not_known_and_the_id_is_named() {
-        let (outcome, _) = play(Vec::new()).await;
-        let text = outcome.expect_err("every attempt is lost").to_string();
-        assert!(text.contains(identity().id()), "{text}");
-        assert!(text.contains("not known"), "{text}");
-        assert!(!text.contains("fail"), "{text}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn held_back_without_effect_until_the_limit_is_a_refusal() {
-        let draining = || Err(refusal(Code::Unavailable, "DRAINING", "NO_EFFECT"));
-        let (outcome, asked) = play((0..40).map(|_| draining()).collect()).await;
-        assert!(matches!(outcome, Err(SubmitError::Refused { .. })), "{outcome:?}");
-        assert!(asked > 3);
-    }
-
-    #[test]
-    fn a_state_from_the_future_is_unknown() {
-        let operation = Operation { state: 99, ..Operation::default() };
-        assert_eq!(state_of(&operation), State::Unknown);
-    }
-}
+#[path = "submit_tests.rs"]
+mod tests;

@@ -16,7 +16,7 @@ use receiptd::{
     client::{
         connect::{Client, ConnectOptions, Secret},
         retry::RetryLimits,
-        submit::Submission,
+        submission::Submission,
     },
     proto::{
         GetInboxRequest, OperationEventKind, delivery::State as DeliveryState, operation::State,
@@ -197,10 +197,11 @@ async fn submit_at_a_pace(client: Client, number: usize, progress: Arc<Progress>
         pace.tick().await;
         let identity = client.mint();
         let id = identity.id().to_owned();
-        let mut submission = Submission::new(identity, append(&foreground(number), &id));
-        submission.inbox = "foreground".to_owned();
+        let line = append(&foreground(number), &id);
+        let submission = Submission::new(line).into_inbox("foreground");
         let (began, start) = (progress.phase(), Instant::now());
-        let submitted = client.submit(&submission).await.expect("every submit ends with an answer");
+        let submitted =
+            client.send(&identity, &submission).await.expect("every submit ends with an answer");
         let (ended, took) = (progress.phase(), start.elapsed());
         assert_eq!(submitted.state(), State::Applied);
         all.push(Ended { id, began, ended, took, attempts: submitted.attempts });

@@ -5,6 +5,7 @@
 //! reason.
 
 mod imports;
+mod linked;
 mod requirements;
 mod source;
 

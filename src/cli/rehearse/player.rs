@@ -25,7 +25,8 @@ use crate::{
     client::{
         connect::Client,
         inbox::{InboxReader, News, ReaderOptions, ReaderState},
-        submit::{Submission, SubmitError, Submitted},
+        send::{SendError, Submitted},
+        submission::Submission,
     },
     proto::{Intent, ListOperationsRequest, Origin, document::Content, operation::State},
 };
@@ -108,7 +109,7 @@ pub async fn play(
     progress: &dyn Fn(u64),
 ) -> Result<Report, Failure> {
     let state = ReaderState::new(&parts.inbox, "rehearsal");
-    let mut reader = InboxReader::start(parts.delivery.clone(), state, ReaderOptions::standard());
+    let mut reader = InboxReader::start(parts.delivery.clone(), state, ReaderOptions::alone());
     let started = Instant::now();
     let mut counts = Counts::default();
     let results = AtomicU64::new(0);
@@ -276,13 +277,13 @@ async fn submit_until_answered(
     retries: Retries,
     parts: &Parts,
 ) -> Result<(Submitted, u32), Failure> {
-    let mut submission = Submission::new(parts.submit.mint(), intent);
-    submission.inbox.clone_from(&parts.inbox);
-    submission.wait = Some(Duration::from_secs(10));
+    let mut identity = parts.submit.mint();
+    let wait = Duration::from_secs(10);
+    let submission = Submission::new(intent).into_inbox(&parts.inbox).waiting(wait);
     let full_until = Instant::now() + INBOX_FULL_LIMIT;
     let mut attempts = 0;
     loop {
-        let error = match parts.submit.submit(&submission).await {
+        let error = match parts.submit.send(&identity, &submission).await {
             Ok(submitted) => {
                 let all = attempts + submitted.attempts;
                 return Ok((submitted, all));
@@ -291,14 +292,14 @@ async fn submit_until_answered(
         };
         attempts += 1;
         match (&error, retries) {
-            (SubmitError::Refused { failure, .. }, _)
+            (SendError::Refused { failure, .. }, _)
                 if failure.is("INBOX_FULL") && Instant::now() < full_until => {}
-            (SubmitError::Refused { failure, .. }, Retries::SameId) => {
+            (SendError::Refused { failure, .. }, Retries::SameId) => {
                 return Err(call_failed(failure));
             }
             // The mistake that the negative control shows: doubt is answered with a new id.
             (_, Retries::FreshId) if attempts < FRESH_IDS_MAX => {
-                submission.identity = parts.submit.mint();
+                identity = parts.submit.mint();
             }
             (_, Retries::SameId | Retries::FreshId) => return Err(Failure::plain(error)),
         }
