@@ -8,13 +8,15 @@
 //! Deliberately not here: messages of the API and permissions (the face of a stream), acks (they
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
-//! In reading order: `gaps`, `frames` and `progress` are pure; `ends` says why a stream is over,
+//! In reading order: `pace` is what all long-lived streams keep to, also those of documents;
+//! `gaps`, `frames` and `progress` are pure; `ends` says why a stream is over,
 //! `life` is the loop, and `work` what it does with the store.
 
 mod ends;
 mod frames;
 mod gaps;
 mod life;
+pub mod pace;
 mod progress;
 mod work;
 

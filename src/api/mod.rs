@@ -22,6 +22,7 @@ pub mod status;
 mod submits;
 pub mod transport;
 mod watch;
+mod watch_document;
 
 use std::sync::Arc;
 

@@ -21,7 +21,8 @@ use crate::proto::{
     Document, GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse,
     Inbox, ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest,
     ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse, ListOperationsRequest,
-    ListOperationsResponse, WatchOperationRequest, WatchOperationResponse,
+    ListOperationsResponse, WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest,
+    WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -31,6 +32,17 @@ pub struct Watch(Streaming<WatchOperationResponse>);
 impl Watch {
     /// The next look at the operation; none after its final state.
     pub async fn next(&mut self) -> Result<Option<WatchOperationResponse>, Failure> {
+        self.0.message().await.map_err(Failure::from)
+    }
+}
+
+/// The changes of one document, snapshot first.
+#[derive(Debug)]
+pub struct DocumentWatch(Streaming<WatchDocumentResponse>);
+
+impl DocumentWatch {
+    /// The next frame; none after the server's `Draining`, or when the stream ended otherwise.
+    pub async fn next(&mut self) -> Result<Option<WatchDocumentResponse>, Failure> {
         self.0.message().await.map_err(Failure::from)
     }
 }
@@ -171,6 +183,20 @@ impl Client {
             async move { service.list_documents(request).await }
         })
         .await
+    }
+
+    /// A document now, then its changes. A lost stream is opened again by the caller, from the
+    /// revision and generation that it has.
+    pub async fn watch_document(
+        &self,
+        request: WatchDocumentRequest,
+    ) -> Result<DocumentWatch, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.documents(), request.clone());
+            async move { service.watch_document(request).await }
+        })
+        .await
+        .map(DocumentWatch)
     }
 
     /// A request with the deadline of one attempt.

@@ -16,13 +16,13 @@ use super::{
     Frame, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
+    pace::{self, StoreClock, spread},
     progress::Progress,
     work::{self, Page},
 };
 use crate::{
     domain::{
         delivery::InboxKey,
-        ids::{Span, Timestamp},
         inbox::{Consumer, Inbox},
         refusal::Refusal,
         token::ResumeToken,
@@ -39,8 +39,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// The first and the longest pause while the store can't be reached.
 const BACKOFF_FIRST: Duration = Duration::from_millis(400);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A heartbeat doesn't wait longer than this for the store's clock.
-const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an opening yields.
 pub(super) struct Start {
@@ -114,8 +112,7 @@ pub(super) struct Life {
     pub(super) exhausted: Option<(i64, i64, i64)>,
     pub(super) timers: Timers,
     pause: Duration,
-    /// The store's clock, and when it was read.
-    store_clock: (Timestamp, Instant),
+    store_clock: StoreClock,
 }
 
 impl Life {
@@ -141,7 +138,7 @@ impl Life {
         Life {
             inbox: opened.key.clone(),
             progress: Progress::new(position.unwrap_or(0), &opened, consumer.window),
-            store_clock: (consumer.open_time, now),
+            store_clock: StoreClock::read(consumer.open_time),
             consumer,
             settings,
             shutdown,
@@ -266,7 +263,7 @@ impl Life {
         }
         if now >= self.timers.heartbeat {
             self.timers.heartbeat = now + self.settings.heartbeat.to_std();
-            let now = self.store_time().await;
+            let now = self.store_clock.now(&self.engine).await;
             self.send(Frame::Heartbeat { resume_token: self.token(), now }).await?;
         }
         Ok(())
@@ -346,16 +343,6 @@ impl Life {
         token.seal(&facts.token_key)
     }
 
-    /// The store's clock; while it can't be read, as it was plus the time since.
-    async fn store_time(&mut self) -> Timestamp {
-        let read = tokio::time::timeout(CLOCK_PATIENCE, self.engine.store().now()).await;
-        if let Ok(Ok(now)) = read {
-            self.store_clock = (now, Instant::now());
-        }
-        let (time, read_at) = self.store_clock;
-        time + Span(i64::try_from(read_at.elapsed().as_micros()).unwrap_or(i64::MAX))
-    }
-
     pub(super) fn withdrawals_told(&mut self) {
         self.withdrawals_wanted = false;
         self.ended_changed = false;
@@ -380,20 +367,17 @@ impl Life {
     }
 
     fn last_word(&self, end: &End) -> Option<Result<Frame, Refusal>> {
-        let draining = |reason: &str, first: Span, spread: u64| {
-            let jitter = i64::try_from(self.engine.seams().random() % spread).unwrap_or(0);
+        let draining = |reason: &str| {
             Ok(Frame::Draining {
                 reason: reason.to_owned(),
-                retry: first + Span::millis(jitter),
+                retry: pace::retry(self.engine.seams().random()),
                 resume_token: self.token(),
             })
         };
         match end {
             End::Gone => None,
-            End::Shutdown => Some(draining("the server is shutting down", Span::seconds(1), 2_001)),
-            End::Aged => {
-                Some(draining("the stream reached its maximum age", Span::seconds(1), 2_001))
-            }
+            End::Shutdown => Some(draining(pace::SHUTTING_DOWN)),
+            End::Aged => Some(draining(pace::AGED)),
             End::Stalled => Some(Err(Refusal::SlowConsumer)),
             End::Refused(refusal) => Some(Err((**refusal).clone())),
         }
@@ -405,24 +389,5 @@ async fn receive(handed: &mut Option<mpsc::Receiver<Handed>>) -> Option<Handed> 
     match handed {
         Some(handed) => handed.recv().await,
         None => std::future::pending().await,
-    }
-}
-
-/// `span` ± 10 %, so that streams that opened together do not end together.
-fn spread(span: Duration, random: u64) -> Duration {
-    let thousandths = u32::try_from(random % 201).unwrap_or(0);
-    span.mul_f64(f64::from(900 + thousandths) / 1_000.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        let hour = Duration::from_secs(3_600);
-        assert_eq!(spread(hour, 0), Duration::from_secs(3_240));
-        assert_eq!(spread(hour, 100), hour);
-        assert_eq!(spread(hour, 200), Duration::from_secs(3_960));
     }
 }
