@@ -23,6 +23,7 @@ mod submits;
 pub mod transport;
 mod watch;
 mod watch_document;
+pub mod web;
 
 use std::sync::Arc;
 
