@@ -6,6 +6,7 @@
 
 mod sources;
 pub mod store_url;
+pub mod web_origins;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
+    web_origins::WebOrigins,
 };
 use crate::{
     domain::{ids::Span, policy::Policy, spans::span_text},
@@ -46,6 +48,8 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// The certificate's key, PEM.
     pub tls_key: Option<PathBuf>,
+    /// Which web pages may call over gRPC-Web, by exact origin; none by default.
+    pub web_origins: WebOrigins,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Lanes that commit in parallel. Two keep a small machine busy; more only help when the
@@ -106,6 +110,7 @@ impl Default for Config {
             access_file: None,
             tls_cert: None,
             tls_key: None,
+            web_origins: WebOrigins::default(),
             log_format: LogFormat::Auto,
             lanes: 2,
             pool_size: 8,

@@ -15,7 +15,7 @@ use tonic::transport::server::TcpIncoming;
 
 use self::connections::Places;
 use crate::{
-    api::{self, Api, auth::Access, health::Health},
+    api::{self, Api, auth::Access, health::Health, web::Origins},
     config::{Config, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
@@ -200,18 +200,19 @@ impl Server {
         drain: CancellationToken,
     ) -> Result<(), ServerError> {
         let access = self.access.clone();
+        let origins = Origins::new(self.config.web_origins.list());
         let places = Places::new(self.config.connections_max);
         match &self.tls {
             None => {
                 let listener = TcpIncoming::from(listener).with_nodelay(Some(true));
                 let incoming = pin!(connections::incoming(listener, places));
-                api::transport::serve(api, access, health, incoming, drain).await?;
+                api::transport::serve(api, access, origins, health, incoming, drain).await?;
             }
             Some(tls) => {
                 let seams = self.engine.seams();
                 let incoming =
                     tls::incoming(listener, Arc::clone(tls), places, seams, drain.clone());
-                api::transport::serve(api, access, health, incoming, drain).await?;
+                api::transport::serve(api, access, origins, health, incoming, drain).await?;
             }
         }
         Ok(())

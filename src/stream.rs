@@ -8,7 +8,8 @@
 //! Deliberately not here: messages of the API and permissions (the face of a stream), acks (they
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
-//! In reading order: `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants;
+//! In reading order: `pace` is what all long-lived streams keep to, also those of documents;
+//! `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants;
 //! `ends` says why a stream is over, `life` is the loop, and `work` what it does with the store.
 //! [`pull`] is for consumers without a stream.
 
@@ -17,6 +18,7 @@ mod ends;
 mod frames;
 mod gaps;
 mod life;
+pub mod pace;
 mod progress;
 pub mod pull;
 mod work;

@@ -77,7 +77,7 @@ pub const SWEEP_FAILURES_TOTAL: &str = "receiptd_sweep_failures_total";
 pub const SWEEP_SECONDS: &str = "receiptd_sweep_seconds";
 /// How long the oldest delivery or operation that the last pass met was overdue.
 pub const SWEEP_OVERDUE_SECONDS: &str = "receiptd_sweep_overdue_seconds";
-/// What is watched now, operations and inboxes together.
+/// What is watched now: operations, inboxes and documents together.
 pub const WATCHED: &str = "receiptd_watched";
 /// Bulk re-reads of what is watched that failed.
 pub const REREAD_FAILURES_TOTAL: &str = "receiptd_reread_failures_total";
@@ -117,7 +117,7 @@ pub fn describe() {
     describe_gauge!(QUEUE_COMMANDS, "Commands that wait in the lanes now.");
     describe_gauge!(STREAMS, "Streams that are open now.");
     describe_gauge!(SESSIONS, "Sessions that are open now.");
-    describe_gauge!(WATCHED, "Operations and inboxes that are watched now.");
+    describe_gauge!(WATCHED, "Operations, inboxes and documents that are watched now.");
     describe_gauge!(SWEEP_OVERDUE_SECONDS, Unit::Seconds, "Delay of the oldest row swept.");
     describe_histogram!(BATCH_COMMANDS, "Commands that share one commit.");
     describe_histogram!(BATCH_SECONDS, Unit::Seconds, "Time of a batch's transaction.");

@@ -21,10 +21,10 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    domain::{delivery::InboxKey, operation::OperationKey},
+    domain::{delivery::InboxKey, lock::TargetKey, operation::OperationKey},
     store::{
         ReadError, Store,
-        query::{InboxGlimpse, OperationGlimpse},
+        query::{DocumentGlimpse, InboxGlimpse, OperationGlimpse},
     },
     telemetry,
 };
@@ -36,7 +36,7 @@ const REREAD_KEYS_MAX: usize = 5_000;
 /// Hints in this process: who waits for what. Clones share one registry.
 #[derive(Clone, Debug, Default)]
 pub struct Wake {
-    registry: Arc<Mutex<HashMap<Key, Watched>>>,
+    registry: Arc<Mutex<HashMap<Key, Waiting>>>,
 }
 
 /// What can be waited for.
@@ -44,11 +44,29 @@ pub struct Wake {
 enum Key {
     Operation(OperationKey),
     Inbox(InboxKey),
+    Document(TargetKey),
+}
+
+/// Everything that somebody waits for.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Operations.
+    pub operations: Vec<OperationKey>,
+    /// Inboxes.
+    pub inboxes: Vec<InboxKey>,
+    /// Documents, whether they exist or not.
+    pub documents: Vec<TargetKey>,
+}
+
+impl Watched {
+    fn len(&self) -> usize {
+        self.operations.len() + self.inboxes.len() + self.documents.len()
+    }
 }
 
 /// One key with everybody who waits for it.
 #[derive(Debug)]
-struct Watched {
+struct Waiting {
     signal: Arc<Signal>,
     watches: usize,
 }
@@ -117,6 +135,11 @@ impl Wake {
         self.watch(Key::Inbox(key))
     }
 
+    /// Registers a reader of a document, which need not exist. Register first, then read.
+    pub fn watch_document(&self, key: TargetKey) -> Watch {
+        self.watch(Key::Document(key))
+    }
+
     /// Wakes whoever waits for the operation.
     pub fn operation_changed(&self, key: &OperationKey) {
         self.changed(&Key::Operation(key.clone()));
@@ -127,24 +150,29 @@ impl Wake {
         self.changed(&Key::Inbox(key.clone()));
     }
 
+    /// Wakes whoever waits for the document.
+    pub fn document_changed(&self, key: &TargetKey) {
+        self.changed(&Key::Document(key.clone()));
+    }
+
     /// Everything somebody waits for, for the bulk re-read.
-    pub fn watched(&self) -> (Vec<OperationKey>, Vec<InboxKey>) {
-        let registry = self.registry();
-        let (mut operations, mut inboxes) = (Vec::new(), Vec::new());
-        for key in registry.keys() {
+    pub fn watched(&self) -> Watched {
+        let mut watched = Watched::default();
+        for key in self.registry().keys() {
             match key {
-                Key::Operation(key) => operations.push(key.clone()),
-                Key::Inbox(key) => inboxes.push(key.clone()),
+                Key::Operation(key) => watched.operations.push(key.clone()),
+                Key::Inbox(key) => watched.inboxes.push(key.clone()),
+                Key::Document(key) => watched.documents.push(key.clone()),
             }
         }
-        (operations, inboxes)
+        watched
     }
 
     fn watch(&self, key: Key) -> Watch {
         let mut registry = self.registry();
         let watched = registry
             .entry(key.clone())
-            .or_insert_with(|| Watched { signal: Arc::new(Signal::default()), watches: 0 });
+            .or_insert_with(|| Waiting { signal: Arc::new(Signal::default()), watches: 0 });
         watched.watches += 1;
         let signal = watched.signal.clone();
         let seen = AtomicU64::new(signal.version.load(Ordering::SeqCst));
@@ -157,7 +185,7 @@ impl Wake {
         }
     }
 
-    fn registry(&self) -> MutexGuard<'_, HashMap<Key, Watched>> {
+    fn registry(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
         // Nothing that panics runs under the lock; a poisoned one is as good as any.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,14 +220,17 @@ pub async fn reread(store: Store, wake: Wake, period: Duration, shutdown: Cancel
 struct Seen {
     operations: HashMap<OperationKey, Option<OperationGlimpse>>,
     inboxes: HashMap<InboxKey, Option<InboxGlimpse>>,
+    documents: HashMap<TargetKey, Option<DocumentGlimpse>>,
 }
 
 /// One look at everything that is watched.
 async fn look(store: &Store, wake: &Wake, seen: &mut Seen) -> Result<(), ReadError> {
-    let (operations, inboxes) = wake.watched();
-    telemetry::watched(operations.len() + inboxes.len());
+    let watched = wake.watched();
+    telemetry::watched(watched.len());
+    let Watched { operations, inboxes, documents } = watched;
     forget_unwatched(&mut seen.operations, &operations);
     forget_unwatched(&mut seen.inboxes, &inboxes);
+    forget_unwatched(&mut seen.documents, &documents);
     for keys in operations.chunks(REREAD_KEYS_MAX) {
         let (glimpses, _) = store.glimpse(keys, &[]).await?;
         let changed = changed_since(&mut seen.operations, keys, glimpses);
@@ -209,6 +240,11 @@ async fn look(store: &Store, wake: &Wake, seen: &mut Seen) -> Result<(), ReadErr
         let (_, glimpses) = store.glimpse(&[], keys).await?;
         let changed = changed_since(&mut seen.inboxes, keys, glimpses);
         changed.iter().for_each(|key| wake.inbox_changed(key));
+    }
+    for keys in documents.chunks(REREAD_KEYS_MAX) {
+        let glimpses = store.glimpse_documents(keys).await?;
+        let changed = changed_since(&mut seen.documents, keys, glimpses);
+        changed.iter().for_each(|key| wake.document_changed(key));
     }
     Ok(())
 }
@@ -297,14 +333,14 @@ mod tests {
         let wake = Wake::default();
         let first = wake.watch_inbox(inbox("a"));
         let second = wake.watch_inbox(inbox("a"));
-        assert_eq!(wake.watched().1, vec![inbox("a")]);
+        assert_eq!(wake.watched().inboxes, vec![inbox("a")]);
         wake.inbox_changed(&inbox("a"));
         let third = wake.watch_inbox(inbox("a"));
         assert!(first.changed().now_or_never().is_some());
         assert!(second.changed().now_or_never().is_some());
         assert!(third.changed().now_or_never().is_none(), "it registered after the change");
         drop((first, second));
-        assert_eq!(wake.watched().1.len(), 1);
+        assert_eq!(wake.watched().len(), 1);
         drop(third);
         assert!(wake.registry().is_empty());
         wake.inbox_changed(&inbox("a"));

@@ -370,7 +370,7 @@ async fn waits(hosted: &Hosted) -> JoinHandle<PullDeliveriesResponse> {
     let waiting =
         background(async move { pull(&caller, page("waiting", 9, 60)).await.expect("answered") });
     eventually("the call to watch its inbox", BOUND, async || {
-        (!hosted.engine.wake().watched().1.is_empty()).then_some(())
+        (!hosted.engine.wake().watched().inboxes.is_empty()).then_some(())
     })
     .await;
     waiting

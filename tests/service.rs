@@ -2,6 +2,8 @@
 
 #[path = "service/refusals.rs"]
 mod refusals;
+#[path = "service/watches.rs"]
+mod watches;
 
 use std::time::Duration;
 
@@ -200,7 +202,7 @@ async fn a_wait_is_answered_before_the_caller_gives_up() {
     let waiting = operations.submit_operation(waiter);
     let acking = async {
         // Held back: it waits for the operation by now.
-        while hosted.engine.wake().watched().0.is_empty() {
+        while hosted.engine.wake().watched().operations.is_empty() {
             tokio::task::yield_now().await;
         }
         inboxes.ack_deliveries(acks).await

@@ -1,6 +1,7 @@
-//! DocumentService: reads the built-in documents.
+//! DocumentService: reads and watches the built-in documents.
 
 use sha2::Digest;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -10,6 +11,7 @@ use super::{
     convert::{lists, operations},
     deadline::Call,
     pages::unpack_name,
+    places::Placed,
     status::Refused,
 };
 use crate::{
@@ -50,6 +52,23 @@ impl DocumentService for Api {
             self.list_documents_of(&caller.account, request.into_inner()).await
         };
         self.answer_read(call, answer).await
+    }
+
+    type WatchDocumentStream = Placed<ReceiverStream<Result<proto::WatchDocumentResponse, Status>>>;
+
+    async fn watch_document(
+        &self,
+        request: Request<proto::WatchDocumentRequest>,
+    ) -> Result<Response<Self::WatchDocumentStream>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let place = self.place(&caller)?;
+            let watch = self.watch_document_of(&caller.account, request.into_inner()).await?;
+            Ok(place.hold(watch))
+        };
+        let result = answer.await;
+        self.answer_opening(call, result)
     }
 }
 

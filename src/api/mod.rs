@@ -24,6 +24,8 @@ pub mod status;
 mod submits;
 pub mod transport;
 mod watch;
+mod watch_document;
+pub mod web;
 
 use std::sync::Arc;
 

@@ -13,6 +13,7 @@ use tonic::{
     service::Routes,
     transport::{Server, server::Connected},
 };
+use tonic_web::GrpcWebLayer;
 use tower::{layer::layer_fn, util::MapRequestLayer};
 
 use super::{
@@ -21,6 +22,7 @@ use super::{
     gate::{Gate, Hosts},
     health::Health,
     shutdown::UntilDrain,
+    web::Origins,
 };
 use crate::proto::{
     self, admin_service_server::AdminServiceServer, document_service_server::DocumentServiceServer,
@@ -60,6 +62,7 @@ const ENCODED_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub async fn serve<IO, E>(
     api: Api,
     access: Access,
+    origins: Origins,
     health: &Health,
     incoming: impl Stream<Item = Result<IO, E>>,
     stop: CancellationToken,
@@ -81,9 +84,12 @@ where
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        // A peer that connects and sends nothing ends at once on shutdown (gotcha 7).
+        // gRPC-Web comes over it; and a peer that connects and sends nothing ends at once on
+        // shutdown (gotcha 7).
         .accept_http1(true)
-        .layer(layer_fn(move |inner| Gate::new(inner, hosts)))
+        .layer(layer_fn(move |inner| Gate::new(inner, hosts, origins.clone())))
+        // Behind the gate: it answers 400 to whatever else comes over HTTP/1.1 (gotcha 3).
+        .layer(GrpcWebLayer::new())
         .layer(identify)
         .serve_with_incoming_shutdown(routes, incoming, stop.cancelled_owned())
         .await

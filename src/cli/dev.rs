@@ -57,6 +57,15 @@ pub(super) async fn run(args: DevArgs) -> Result<ExitCode, Failure> {
             ));
         }
     }
+    if let Some(origin) = config.web_origins.first_beyond_loopback() {
+        return Err(Failure::new(
+            EXIT_USAGE,
+            format!(
+                "web_origins names {origin}: dev asks nobody for credentials, so only pages of \
+                 loopback may call it; use `receiptd serve` for anything else"
+            ),
+        ));
+    }
     let store = StoreUrl::sqlite(config.data_dir.join(STORE_FILE));
     let data_dir = config.data_dir.clone();
     let server = open(config, &store, Access::Local).await?;

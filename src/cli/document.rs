@@ -13,6 +13,7 @@ use super::{
     connection::{ConnectArgs, OutputArgs, OutputFormat, at_least_one, call_failed},
     json,
     output::{facts, list, note, say_as, say_json, time},
+    watch_document::{self, WatchDocumentArgs},
 };
 use crate::{
     client::connect::Client,
@@ -24,6 +25,8 @@ Examples:
   receiptd document get notes/today
   receiptd document get notes/today --content > today.txt
   receiptd document list --prefix notes/
+  receiptd document watch notes/today
+  receiptd document watch notes/today --content -o json
 ";
 
 /// Read documents.
@@ -42,6 +45,8 @@ pub enum DocumentCommand {
     Get(DocumentGetArgs),
     /// The documents, by path.
     List(DocumentListArgs),
+    /// One document now, then each change of it, until you stop.
+    Watch(WatchDocumentArgs),
 }
 
 /// One document with its revision.
@@ -85,6 +90,7 @@ pub async fn run(args: DocumentArgs) -> Result<ExitCode, Failure> {
     match args.command {
         DocumentCommand::Get(args) => get(&args).await?,
         DocumentCommand::List(args) => list_all(&args).await?,
+        DocumentCommand::Watch(args) => watch_document::run(&args).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,7 +123,7 @@ fn content(document: &Document) -> &[u8] {
     }
 }
 
-fn document_facts(document: &Document) -> Vec<(&'static str, String)> {
+pub(super) fn document_facts(document: &Document) -> Vec<(&'static str, String)> {
     vec![
         ("target", document.target.clone()),
         ("revision", document.revision.to_string()),

@@ -13,7 +13,7 @@ use crate::proto::{
     GapCause, GetOperationResponse, Inbox, ListedOperation, Lock, LockMode, Opened, Operation,
     Origin, Projection, Receipt, Recovery, RedriveOutcome, RedriveResult, Rejection,
     RejectionReason, Standing, SubmitOperationResponse, WatchOperationResponse, WithdrawnDelivery,
-    delivery, document::Content, operation,
+    delivery, document::Content, operation, watch_document_response,
 };
 
 /// A time in RFC 3339.
@@ -184,6 +184,17 @@ pub fn watched(response: &WatchOperationResponse) -> Value {
         "deliveries": deliveries(&response.deliveries),
         "recovery": response.recovery.as_ref().map(recovery),
         "snapshot": response.snapshot,
+    })
+}
+
+/// A change of a watched document.
+pub fn document_watched(change: &watch_document_response::Change) -> Value {
+    json!({
+        "document": change.document.as_ref().map(document),
+        "exists": change.exists,
+        "snapshot": change.snapshot,
+        "unchanged": change.unchanged,
+        "previousRevision": change.previous_revision,
     })
 }
 

@@ -22,6 +22,7 @@ pub mod server_args;
 mod signals;
 pub mod submit;
 pub mod watch;
+mod watch_document;
 
 use std::process::ExitCode;
 

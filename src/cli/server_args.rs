@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, store_url::TypedStoreUrl},
+    config::{Config, Loaded, WebOrigins, store_url::TypedStoreUrl},
     domain::{
         ids::Span,
         spans::{option_span_text, parse_span},
@@ -44,6 +44,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
+    /// Web pages that may call, by origin, with commas: https://app.example [default: none]
+    #[arg(long, value_name = "ORIGINS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web_origins: Option<WebOrigins>,
     /// How log lines look [default: auto]
     #[arg(long, value_name = "FORMAT")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,7 @@ use crate::proto::{
     ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest,
     ListInboxesResponse, ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest,
     PullDeliveriesResponse, RedriveDeliveriesRequest, RedriveDeliveriesResponse,
-    WatchOperationRequest, WatchOperationResponse,
+    WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest, WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -35,6 +35,17 @@ pub struct Watch(Streaming<WatchOperationResponse>);
 impl Watch {
     /// The next look at the operation; none after its final state.
     pub async fn next(&mut self) -> Result<Option<WatchOperationResponse>, Failure> {
+        self.0.message().await.map_err(Failure::from)
+    }
+}
+
+/// The changes of one document, snapshot first.
+#[derive(Debug)]
+pub struct DocumentWatch(Streaming<WatchDocumentResponse>);
+
+impl DocumentWatch {
+    /// The next frame; none after the server's `Draining`, or when the stream ended otherwise.
+    pub async fn next(&mut self) -> Result<Option<WatchDocumentResponse>, Failure> {
         self.0.message().await.map_err(Failure::from)
     }
 }
@@ -254,6 +265,20 @@ impl Client {
             async move { service.list_documents(request).await }
         })
         .await
+    }
+
+    /// A document now, then its changes. A lost stream is opened again by the caller, from the
+    /// revision and generation that it has.
+    pub async fn watch_document(
+        &self,
+        request: WatchDocumentRequest,
+    ) -> Result<DocumentWatch, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.documents(), request.clone());
+            async move { service.watch_document(request).await }
+        })
+        .await
+        .map(DocumentWatch)
     }
 
     /// A request with the deadline of one attempt.

@@ -483,6 +483,15 @@ impl InboxService for Inboxes {
 
 #[tonic::async_trait]
 impl DocumentService for Store {
+    type WatchDocumentStream = BoxStream<'static, Result<WatchDocumentResponse, Status>>;
+
+    async fn watch_document(
+        &self,
+        _request: Request<WatchDocumentRequest>,
+    ) -> Result<Response<Self::WatchDocumentStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn get_document(
         &self,
         _request: Request<GetDocumentRequest>,

@@ -277,6 +277,17 @@ impl World {
         changed.map(|(key, _)| key.clone()).collect()
     }
 
+    /// The documents that have another revision, or stopped or began to exist.
+    pub fn changed_documents(&self) -> Vec<TargetKey> {
+        let version = |row: &Option<Document>| {
+            row.as_ref().map(|row| (row.revision, row.generation, row.exists))
+        };
+        let rows = self.documents.rows.iter();
+        let changed =
+            rows.filter(|(_, row)| row.changed && version(&row.loaded) != version(&row.current));
+        changed.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Everything that changed, for the save.
     pub fn into_changes(self) -> Changes {
         Changes {

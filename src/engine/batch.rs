@@ -25,6 +25,7 @@ use crate::{
         command::{Command, Decided, Halt, Reply},
         delivery::{Delivery, InboxKey},
         ids::{Account, Timestamp},
+        lock::TargetKey,
         operation::{Operation, OperationKey},
         refusal::Refusal,
         world::{
@@ -65,6 +66,8 @@ pub(super) struct Decisions {
     pub(super) inboxes: BTreeSet<InboxKey>,
     /// Operations to which something happened.
     pub(super) operations: Vec<OperationKey>,
+    /// Documents with another version.
+    pub(super) documents: Vec<TargetKey>,
     /// Work that one command may not do at a time.
     pub(super) follow_ups: Vec<Command>,
 }
@@ -259,6 +262,7 @@ fn decide_all(
         handed: world.handed(),
         inboxes: world.changed_inboxes(),
         operations: world.changed_operations(),
+        documents: world.changed_documents(),
         follow_ups: world.take_follow_ups(),
     }
 }

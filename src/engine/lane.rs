@@ -263,13 +263,16 @@ fn finish(
     behind: &mut Behind,
     put_off: &mut PutOff,
 ) {
-    let Decisions { each, handed, inboxes, operations, follow_ups } = decisions;
+    let Decisions { each, handed, inboxes, operations, documents, follow_ups } = decisions;
     shared.streams.hand(handed);
     for inbox in &inboxes {
         shared.wake.inbox_changed(inbox);
     }
     for operation in &operations {
         shared.wake.operation_changed(operation);
+    }
+    for document in &documents {
+        shared.wake.document_changed(document);
     }
     let held = each.iter().filter(|decision| matches!(decision, Decision::Held)).count();
     telemetry::ids_held(held);

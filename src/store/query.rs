@@ -154,6 +154,17 @@ pub struct InboxGlimpse {
     pub consumer_epoch: i64,
 }
 
+/// What somebody who watches a document compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DocumentGlimpse {
+    /// The revision.
+    pub revision: i64,
+    /// The generation.
+    pub generation: i64,
+    /// Whether there is a document.
+    pub exists: bool,
+}
+
 /// Calls the same function of whichever store it is.
 macro_rules! read {
     ($store:expr, $function:ident ( $($argument:expr),* )) => {
@@ -227,6 +238,11 @@ impl Store {
     /// A document with its content.
     pub async fn document(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
         read!(self, document(key))
+    }
+
+    /// A document without its content.
+    pub async fn document_facts(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
+        read!(self, document_facts(key))
     }
 
     /// Documents that exist, by target in byte order, without content: at most `limit`, and fewer
@@ -336,6 +352,14 @@ impl Store {
         inboxes: &[InboxKey],
     ) -> Result<(Vec<Option<OperationGlimpse>>, Vec<Option<InboxGlimpse>>), ReadError> {
         read!(self, glimpse(operations, inboxes))
+    }
+
+    /// What those who watch documents compare, in one read; absent rows give `None`.
+    pub async fn glimpse_documents(
+        &self,
+        keys: &[TargetKey],
+    ) -> Result<Vec<Option<DocumentGlimpse>>, ReadError> {
+        read!(self, glimpse_documents(keys))
     }
 
     /// Every table but the migrations and the facts, by name; each row in the order of its key as

@@ -20,13 +20,13 @@ use super::{
     Frame, Granted, Item, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
+    pace::{self, StoreClock},
     progress::Progress,
     work::{self, Page},
 };
 use crate::{
     domain::{
         delivery::InboxKey,
-        ids::{Span, Timestamp},
         inbox::{Consumer, Inbox},
         refusal::Refusal,
         token::ResumeToken,
@@ -43,9 +43,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// The first and the longest pause while the store can't be reached.
 const BACKOFF_FIRST: Duration = Duration::from_millis(400);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// How long before a heartbeat the store's clock is read, which is what that may take. The heartbeat
-/// doesn't wait for it.
-const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Something that the store is asked.
 pub(super) type StoreWork<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -135,8 +132,7 @@ pub(super) struct Life {
     pub(super) exhausted: Option<(i64, i64, i64)>,
     pub(super) timers: Timers,
     pause: Duration,
-    /// The store's clock, and when it was read.
-    store_clock: (Timestamp, Instant),
+    store_clock: StoreClock,
 }
 
 impl Life {
@@ -164,7 +160,7 @@ impl Life {
         Life {
             inbox: opened.key.clone(),
             progress: Progress::new(position.unwrap_or(0), &opened, consumer.window),
-            store_clock: (consumer.open_time, now),
+            store_clock: StoreClock::read(consumer.open_time),
             consumer,
             settings,
             shutdown,
@@ -307,14 +303,14 @@ impl Life {
 
     async fn beat(&mut self, now: Instant) -> Result<(), End> {
         self.next_heartbeat(now);
-        let now = self.store_time();
+        let now = self.store_clock.shown();
         self.send(Frame::Heartbeat { resume_token: self.token(), now }).await
     }
 
     fn next_heartbeat(&mut self, now: Instant) {
         let interval = self.settings.heartbeat.to_std();
         self.timers.heartbeat = now + interval;
-        self.timers.refresh = now + interval - CLOCK_PATIENCE.min(interval / 2);
+        self.timers.refresh = now + interval - pace::CLOCK_PATIENCE.min(interval / 2);
     }
 
     /// Awaits what the store is asked, and lives on meanwhile: heartbeats go out, and whatever ends
@@ -427,20 +423,14 @@ impl Life {
     async fn refresh(&mut self) -> Result<(), Fault> {
         self.timers.refresh = self.timers.heartbeat + self.settings.heartbeat.to_std();
         let store = self.engine.store().clone();
-        let read = Box::pin(async move { timeout(CLOCK_PATIENCE, store.now()).await });
-        if let Ok(Ok(now)) = self.attend(read).await? {
-            self.store_clock = (now, Instant::now());
+        let read = Box::pin(async move { StoreClock::ask(&store).await });
+        if let Some(clock) = self.attend(read).await? {
+            self.store_clock = clock;
         }
         if self.progress.position() < self.progress.cursor() {
             self.settle().await?;
         }
         Ok(())
-    }
-
-    /// The store's clock as it was when last read, plus the time since.
-    fn store_time(&self) -> Timestamp {
-        let (time, read_at) = self.store_clock;
-        time + Span(i64::try_from(read_at.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
     pub(super) fn withdrawals_told(&mut self) {
@@ -467,21 +457,18 @@ impl Life {
     }
 
     fn last_word(&self, end: &End) -> Option<Result<Frame, Refusal>> {
-        let draining = |reason: &str, first: Span, spread: u64| {
-            let jitter = i64::try_from(self.engine.seams().random() % spread).unwrap_or(0);
+        let draining = |reason: &str| {
             Ok(Frame::Draining {
                 reason: reason.to_owned(),
-                retry: first + Span::millis(jitter),
+                retry: pace::retry(self.engine.seams().random()),
                 resume_token: self.token(),
             })
         };
         match end {
             End::Gone => None,
-            End::Shutdown => Some(draining("the server is shutting down", Span::seconds(1), 2_001)),
-            End::Aged => {
-                Some(draining("the stream reached its maximum age", Span::seconds(1), 2_001))
-            }
-            End::Lapsed => Some(draining("the stream's lease ended", Span::seconds(1), 2_001)),
+            End::Shutdown => Some(draining(pace::SHUTTING_DOWN)),
+            End::Aged => Some(draining(pace::AGED)),
+            End::Lapsed => Some(draining("the stream's lease ended")),
             End::Stalled => Some(Err(Refusal::SlowConsumer)),
             End::Refused(refusal) => Some(Err((**refusal).clone())),
         }

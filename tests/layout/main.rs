@@ -101,7 +101,7 @@ const OWNED: &[Owned] = &[
         owners: &[],
     },
     Owned {
-        words: &["tonic::", "tonic_types::", "tonic_health::", "tonic_reflection::"],
+        words: &["tonic::", "tonic_types::", "tonic_health::", "tonic_reflection::", "tonic_web::"],
         within: "",
         owners: &[
             ("src/api/", "the room that speaks gRPC"),

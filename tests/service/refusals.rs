@@ -179,6 +179,7 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
     let list_inboxes = proto::ListInboxesRequest { page_size: -1, ..<_>::default() };
     let document = proto::GetDocumentRequest { target: "absent".into() };
     let list_documents = proto::ListDocumentsRequest { page_size: -1, ..<_>::default() };
+    let watch_document = proto::WatchDocumentRequest { known_revision: -1, ..<_>::default() };
     let locks = proto::ListLocksRequest { page_size: -1, ..<_>::default() };
     for (read, asked) in [
         ("GetOperation", operations.get_operation(get).await.map(drop)),
@@ -194,6 +195,7 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
         ("ListInboxes", inboxes.list_inboxes(list_inboxes).await.map(drop)),
         ("GetDocument", documents.get_document(document).await.map(drop)),
         ("ListDocuments", documents.list_documents(list_documents).await.map(drop)),
+        ("WatchDocument", documents.watch_document(watch_document).await.map(drop)),
         ("ListLocks", admin.list_locks(locks).await.map(drop)),
     ] {
         let sentence = sentence(&asked.expect_err(read));

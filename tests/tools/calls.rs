@@ -163,6 +163,17 @@ fn reads(first: &str, second: &str) -> Vec<Call> {
             Ends::Alone,
             { "/0/documents/0/target": TARGET, "/0/documents/0/sizeBytes": "2" }
         ),
+        call!(
+            "receiptd.v1.DocumentService/WatchDocument",
+            { "target": TARGET, "includeContent": true },
+            Ends::With("/change"),
+            {
+                "/0/change/document/text": "x\n",
+                "/0/change/document/revision": "1",
+                "/0/change/exists": true,
+                "/0/change/snapshot": true,
+            }
+        ),
     ]
 }
 

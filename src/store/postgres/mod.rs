@@ -135,6 +135,7 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("look_up_locks", read::LOOK_UP_LOCKS),
         ("glimpse_operations", read::GLIMPSE_OPERATIONS),
         ("glimpse_inboxes", read::GLIMPSE_INBOXES),
+        ("glimpse_documents", read::GLIMPSE_DOCUMENTS),
         ("list_operations", read_lists::LIST_OPERATIONS),
         ("list_unresolved", read_lists::LIST_UNRESOLVED),
         ("list_documents", read_lists::LIST_DOCUMENTS),

@@ -29,7 +29,7 @@ use crate::{
     },
     store::{
         ReadError,
-        query::{InboxGlimpse, LookedUp, OperationGlimpse},
+        query::{DocumentGlimpse, InboxGlimpse, LookedUp, OperationGlimpse},
     },
 };
 
@@ -246,6 +246,25 @@ impl PostgresStore {
     }
 }
 
+/// Index: documents_pkey.
+const DOCUMENT_FACTS: &str = concat!(
+    "SELECT NULL::bytea, ",
+    document_columns!(),
+    " FROM receiptd.documents d
+      WHERE d.bucket = $1::smallint AND d.account = $2::text AND d.target = $3::text"
+);
+
+impl PostgresStore {
+    /// A document without its content.
+    pub async fn document_facts(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
+        let mut parameters = of(&key.account);
+        parameters.push(value(key.target.as_str()));
+        let replies = self.read(vec![Call { sql: DOCUMENT_FACTS, parameters }]).await?;
+        let read = |row| rows::document(&mut Fields::new(row, "document"), key.clone());
+        Ok(one(&replies).map(read).transpose()?)
+    }
+}
+
 /// Index: inboxes_pkey.
 const INBOX: &str = concat!(
     "SELECT ",
@@ -337,6 +356,35 @@ impl PostgresStore {
             })
         })?;
         Ok((operations, inboxes))
+    }
+}
+
+/// Index: documents_pkey.
+pub(super) const GLIMPSE_DOCUMENTS: &str = "SELECT k.n, d.revision, d.generation, d.present
+    FROM UNNEST($1::smallint[], $2::text[], $3::text[])
+        WITH ORDINALITY AS k(bucket, account, target, n)
+    JOIN receiptd.documents d ON d.bucket = k.bucket AND d.account = k.account
+        AND d.target = k.target";
+
+impl PostgresStore {
+    /// What those who watch documents compare, in one flight; absent rows give `None`.
+    pub async fn glimpse_documents(
+        &self,
+        keys: &[TargetKey],
+    ) -> Result<Vec<Option<DocumentGlimpse>>, ReadError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parameters = load::target_keys(&keys.iter().collect::<Vec<_>>());
+        let replies = self.upkeep(vec![Call { sql: GLIMPSE_DOCUMENTS, parameters }]).await?;
+        let glimpses = found(keys, &replies[0], "document", |fields, _| {
+            Ok(DocumentGlimpse {
+                revision: fields.take()?,
+                generation: fields.take()?,
+                exists: fields.take::<i16>()? != 0,
+            })
+        })?;
+        Ok(glimpses)
     }
 }
 

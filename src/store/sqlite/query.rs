@@ -21,12 +21,12 @@ use crate::{
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
         inbox::Inbox,
-        lock::Lock,
+        lock::{Lock, TargetKey},
         operation::{Operation, OperationKey},
     },
     store::query::{
-        DeliveryPage, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp, OperationGlimpse,
-        OperationPosition, Walk,
+        DeliveryPage, DocumentGlimpse, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp,
+        OperationGlimpse, OperationPosition, Walk,
     },
 };
 
@@ -372,6 +372,23 @@ pub(super) fn glimpse_inbox(
             ended: row.get(5)?,
             consumer_epoch: row.get(6)?,
         })
+    });
+    Ok(read.optional()?)
+}
+
+/// Index: the primary key.
+pub(super) const GLIMPSE_DOCUMENT: &str = "SELECT revision, generation, present FROM documents \
+    WHERE bucket = ?1 AND account = ?2 AND target = ?3";
+
+/// What somebody who watches a document compares.
+pub(super) fn glimpse_document(
+    connection: &Connection,
+    key: &TargetKey,
+) -> Result<Option<DocumentGlimpse>, Fault> {
+    let parameters = params![key.account.bucket(), key.account.as_str(), key.target.as_str()];
+    let mut statement = connection.prepare_cached(GLIMPSE_DOCUMENT)?;
+    let read = statement.query_row(parameters, |row| {
+        Ok(DocumentGlimpse { revision: row.get(0)?, generation: row.get(1)?, exists: row.get(2)? })
     });
     Ok(read.optional()?)
 }

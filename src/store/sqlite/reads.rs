@@ -19,8 +19,8 @@ use crate::{
     store::{
         ReadError,
         query::{
-            DeliveryPage, DocumentPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp,
-            OperationGlimpse, OperationPosition,
+            DeliveryPage, DocumentGlimpse, DocumentPage, DueKind, DuePage, DuePosition,
+            InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition,
         },
     },
 };
@@ -141,6 +141,15 @@ impl SqliteStore {
     pub async fn document(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
         let key = key.clone();
         self.read(move |connection| by_key::document_with_content(connection, &key)).await
+    }
+
+    /// See [`crate::store::Store::document_facts`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn document_facts(&self, key: &TargetKey) -> Result<Option<Document>, ReadError> {
+        let key = key.clone();
+        self.read(move |connection| by_key::document(connection, &key)).await
     }
 
     /// See [`crate::store::Store::list_documents`].
@@ -311,6 +320,21 @@ impl SqliteStore {
             let operations = operations.collect::<Result<Vec<_>, Fault>>()?;
             let inboxes = inboxes.iter().map(|key| query::glimpse_inbox(connection, key));
             Ok((operations, inboxes.collect::<Result<Vec<_>, Fault>>()?))
+        })
+        .await
+    }
+
+    /// See [`crate::store::Store::glimpse_documents`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn glimpse_documents(
+        &self,
+        keys: &[TargetKey],
+    ) -> Result<Vec<Option<DocumentGlimpse>>, ReadError> {
+        let keys = keys.to_vec();
+        self.read(move |connection| {
+            keys.iter().map(|key| query::glimpse_document(connection, key)).collect()
         })
         .await
     }

@@ -29,6 +29,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("look_up_locks", &["operations_pkey", "locks_pkey"]),
     ("glimpse_operations", &["operations_pkey"]),
     ("glimpse_inboxes", &["inboxes_pkey"]),
+    ("glimpse_documents", &["documents_pkey"]),
     ("list_operations", &["operations_by_time"]),
     ("list_unresolved", &["operations_unresolved"]),
     ("list_documents", &["documents_pkey"]),

@@ -21,7 +21,9 @@ use crate::{
         operation::{Operation, OperationState},
         world::needs::{Access, Body, Need, Unloaded},
     },
-    store::query::{Due, DueKind, InboxGlimpse, OperationGlimpse, OperationPosition},
+    store::query::{
+        DocumentGlimpse, Due, DueKind, InboxGlimpse, OperationGlimpse, OperationPosition,
+    },
 };
 
 /// An inbox with a cursor at 2, and deliveries in every stage.
@@ -211,6 +213,7 @@ async fn upkeep_goes_on_while_callers_hold_every_connection() {
     store.now().await.expect("the probe");
     store.due(DueKind::Deliveries, None, 1).await.expect("the sweeper");
     store.glimpse(&[], &[key]).await.expect("the re-read");
+    store.glimpse_documents(&[target_key("held")]).await.expect("the re-read");
     store.sweep_batches(Span::hours(1), 1).await.expect("the sweeper");
 }
 
@@ -324,6 +327,14 @@ async fn a_glimpse_keeps_the_order_of_the_keys() {
     assert_eq!(inboxes, [Some(main), None]);
     let (none, one) = store.glimpse(&[], &[inbox_key("main")]).await.expect("a read");
     assert_eq!((none.len(), one.len()), (0, 1));
+    let documents = ["gone", "held"].map(target_key);
+    let glimpses = store.glimpse_documents(&documents).await.expect("a read");
+    let held = DocumentGlimpse { revision: 1, generation: 2, exists: true };
+    assert_eq!(glimpses, [None, Some(held)]);
+    assert_eq!(store.glimpse_documents(&[]).await.expect("nothing asked"), []);
+    let facts = store.document_facts(&documents[1]).await.expect("a read");
+    let held = Document { locked: true, content: None, ..document("held") };
+    assert_eq!(facts, Some(held));
 }
 
 #[tokio::test]

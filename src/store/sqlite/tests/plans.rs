@@ -32,6 +32,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[
             by_key::DOCUMENT,
             by_key::DOCUMENT_WITH_CONTENT,
+            query::GLIMPSE_DOCUMENT,
             save::UPDATE_DOCUMENT,
             save::DELETE_DOCUMENT,
         ],

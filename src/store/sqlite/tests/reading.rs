@@ -13,7 +13,10 @@ use crate::{
     },
     engine::seams::Seams,
     store::{
-        query::{Due, DueKind, DuePosition, InboxGlimpse, OperationGlimpse, OperationPosition},
+        query::{
+            DocumentGlimpse, Due, DueKind, DuePosition, InboxGlimpse, OperationGlimpse,
+            OperationPosition,
+        },
         sqlite::{SqliteStore, query::end_of_prefix},
     },
 };
@@ -248,6 +251,25 @@ async fn glimpses_show_what_changes() {
         consumer_epoch: full_inbox("default").consumer_epoch,
     };
     assert_eq!(inboxes, [Some(glimpse), None]);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn glimpses_of_documents_keep_the_order_of_the_keys() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let stored = document("notes/a", b"text");
+    store_documents(&store, vec![stored.clone()]).await;
+    let keys = [target_key("absent"), stored.key.clone()];
+    let glimpse = DocumentGlimpse {
+        revision: stored.revision,
+        generation: stored.generation,
+        exists: stored.exists,
+    };
+    let glimpses = store.glimpse_documents(&keys).await.expect("reads");
+    assert_eq!(glimpses, [None, Some(glimpse)]);
+    let facts = store.document_facts(&stored.key).await.expect("reads");
+    assert_eq!(facts, Some(Document { content: None, ..stored }));
     store.close().await;
 }
 
