@@ -55,7 +55,7 @@ fn guides_show_the_code_that_runs_here() {
 
 /// Runs a guide's program over a connection that loses the answer of its submit.
 pub async fn run(language: Language) {
-    let Some(programs) = tokio::task::block_in_place(|| Programs::build(language)) else { return };
+    let Some(programs) = tokio::task::block_in_place(|| Programs::of(language)) else { return };
     let store = TestStore::sqlite();
     let server: Server = store.serve(&[]);
     let proxy = Proxy::start(server.address()).await;

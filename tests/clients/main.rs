@@ -42,3 +42,4 @@ macro_rules! language {
 }
 
 language!(python, Language::Python);
+language!(node, Language::Node);

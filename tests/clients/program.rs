@@ -4,12 +4,14 @@
 //! always speaks the protocol of this tree; each run has a bound.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     io::Write,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Arc, Mutex, Weak},
 };
 
 use tempfile::TempDir;
@@ -18,27 +20,30 @@ use tempfile::TempDir;
 const SECONDS_MAX: &str = "90";
 
 /// An ecosystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Language {
     /// grpcio.
     Python,
+    /// TypeScript on Node, over @grpc/grpc-js with @grpc/proto-loader.
+    Node,
 }
 
 impl Language {
     /// All of them.
-    pub const ALL: [Language; 1] = [Language::Python];
+    pub const ALL: [Language; 2] = [Language::Python, Language::Node];
 
     /// The files that its guide shows.
     pub fn shown(self) -> &'static [&'static str] {
         match self {
             Language::Python => &["requirements.txt", "generate.sh", "guide.py"],
+            Language::Node => &["package.json", "status.proto", "generate.sh", "guide.ts"],
         }
     }
 
     /// Whether it can send a stream of requests.
     pub fn has_sessions(self) -> bool {
         match self {
-            Language::Python => true,
+            Language::Python | Language::Node => true,
         }
     }
 
@@ -46,6 +51,7 @@ impl Language {
     pub fn name(self) -> &'static str {
         match self {
             Language::Python => "python",
+            Language::Node => "node",
         }
     }
 
@@ -53,12 +59,14 @@ impl Language {
     fn variable(self) -> &'static str {
         match self {
             Language::Python => "RECEIPTD_TEST_PYTHON_CLIENTS",
+            Language::Node => "RECEIPTD_TEST_NODE_CLIENTS",
         }
     }
 
     fn command(self, program: &str) -> Vec<String> {
         match self {
             Language::Python => vec!["python".to_owned(), format!("{program}.py")],
+            Language::Node => vec!["node".to_owned(), format!("built/{program}.js")],
         }
     }
 }
@@ -76,8 +84,18 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them; `None`, aloud, where the packages are not there.
-    pub fn build(language: Language) -> Option<Programs> {
+    /// Those of a test that still runs, or built now; `None`, aloud, where the packages are not
+    /// there.
+    pub fn of(language: Language) -> Option<Arc<Programs>> {
+        static BUILT: Mutex<BTreeMap<Language, Weak<Programs>>> = Mutex::new(BTreeMap::new());
+        let mut built = BUILT.lock().expect("a build that failed fails the others");
+        let shared = built.get(&language).and_then(Weak::upgrade);
+        let programs = shared.or_else(|| Programs::build(language).map(Arc::new))?;
+        built.insert(language, Arc::downgrade(&programs));
+        Some(programs)
+    }
+
+    fn build(language: Language) -> Option<Programs> {
         let variable = language.variable();
         let Some(packages) = std::env::var_os(variable) else {
             // Past the test harness, which keeps what a passing test prints to itself.
@@ -94,7 +112,12 @@ impl Programs {
             fs::copy(&path, here.join(name)).expect("a copy of a program");
         }
         symlink(root().join("proto"), here.join("proto")).expect("a link to the protocol");
-        let programs = Programs { language, packages: packages.into(), directory };
+        let packages = PathBuf::from(packages);
+        if language == Language::Node {
+            let modules = packages.join("node_modules");
+            symlink(modules, here.join("node_modules")).expect("a link to the packages");
+        }
+        let programs = Programs { language, packages, directory };
         programs.run(&["sh".to_owned(), "-e".to_owned(), "generate.sh".to_owned()], &[]);
         Some(programs)
     }
@@ -112,6 +135,7 @@ impl Programs {
             Language::Python => {
                 command.env("PYTHONPATH", "generated").env("PYTHONDONTWRITEBYTECODE", "1");
             }
+            Language::Node => {}
         }
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let output = command.output().expect("timeout is there");
@@ -125,6 +149,7 @@ impl Programs {
     fn path(&self) -> OsString {
         let bin = match self.language {
             Language::Python => self.packages.join("bin"),
+            Language::Node => self.packages.join("node_modules/.bin"),
         };
         let others = std::env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(bin).chain(std::env::split_paths(&others));

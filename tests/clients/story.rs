@@ -88,7 +88,7 @@ fn session_rows() -> Vec<(&'static str, &'static str, Value)> {
 
 /// Plays a language's program on a fresh server and checks what it saw and what it did.
 pub async fn play(language: Language, store: &TestStore) {
-    let Some(programs) = tokio::task::block_in_place(|| Programs::build(language)) else { return };
+    let Some(programs) = tokio::task::block_in_place(|| Programs::of(language)) else { return };
     let server = store.serve(&[]);
     let cut = Proxy::start(server.address()).await;
     // A target stands in the answer's receipt: there the answer is lost.
