@@ -43,3 +43,4 @@ macro_rules! language {
 
 language!(python, Language::Python);
 language!(node, Language::Node);
+language!(web, Language::Web);

@@ -26,17 +26,25 @@ pub enum Language {
     Python,
     /// TypeScript on Node, over @grpc/grpc-js with @grpc/proto-loader.
     Node,
+    /// A page in a browser, over gRPC-Web with Connect's client; Node stands in for the browser.
+    Web,
 }
+
+/// The page's origin.
+const ORIGIN: &str = "https://editor.example";
 
 impl Language {
     /// All of them.
-    pub const ALL: [Language; 2] = [Language::Python, Language::Node];
+    pub const ALL: [Language; 3] = [Language::Python, Language::Node, Language::Web];
 
     /// The files that its guide shows.
     pub fn shown(self) -> &'static [&'static str] {
         match self {
             Language::Python => &["requirements.txt", "generate.sh", "guide.py"],
             Language::Node => &["package.json", "status.proto", "generate.sh", "guide.ts"],
+            Language::Web => {
+                &["package.json", "status.proto", "buf.gen.yaml", "generate.sh", "guide.ts"]
+            }
         }
     }
 
@@ -44,6 +52,35 @@ impl Language {
     pub fn has_sessions(self) -> bool {
         match self {
             Language::Python | Language::Node => true,
+            // No browser sends a request before it has ended.
+            Language::Web => false,
+        }
+    }
+
+    /// The code of a call whose connection was lost.
+    pub fn lost(self) -> &'static str {
+        match self {
+            Language::Python | Language::Node => "UNAVAILABLE",
+            // A page does not learn why it has no answer.
+            Language::Web => "UNKNOWN",
+        }
+    }
+
+    /// What its guide prints when the answer of its submit was lost once.
+    pub fn printed(self) -> &'static str {
+        match self {
+            Language::Python | Language::Node => {
+                "ORIGIN_REPLAYED STATE_APPLIED\nnew 1 STATE_APPLIED\nACK_OUTCOME_ACKED\n"
+            }
+            Language::Web => "REPLAYED APPLIED\nnew 1 APPLIED\nACKED\n",
+        }
+    }
+
+    /// What the server needs to be told.
+    pub fn flags(self) -> Vec<String> {
+        match self {
+            Language::Python | Language::Node => Vec::new(),
+            Language::Web => vec![format!("--web-origins={ORIGIN}")],
         }
     }
 
@@ -52,6 +89,7 @@ impl Language {
         match self {
             Language::Python => "python",
             Language::Node => "node",
+            Language::Web => "web",
         }
     }
 
@@ -60,6 +98,7 @@ impl Language {
         match self {
             Language::Python => "RECEIPTD_TEST_PYTHON_CLIENTS",
             Language::Node => "RECEIPTD_TEST_NODE_CLIENTS",
+            Language::Web => "RECEIPTD_TEST_WEB_CLIENTS",
         }
     }
 
@@ -67,6 +106,9 @@ impl Language {
         match self {
             Language::Python => vec!["python".to_owned(), format!("{program}.py")],
             Language::Node => vec!["node".to_owned(), format!("built/{program}.js")],
+            // The guide is a page's; something has to open it.
+            Language::Web if program == "guide" => self.command("page"),
+            Language::Web => vec!["node".to_owned(), format!("built/{program}.js")],
         }
     }
 }
@@ -96,11 +138,13 @@ impl Programs {
     }
 
     fn build(language: Language) -> Option<Programs> {
+        if language == Language::Web && !server_takes_pages() {
+            skipped("this server has no setting for web origins yet");
+            return None;
+        }
         let variable = language.variable();
         let Some(packages) = std::env::var_os(variable) else {
-            // Past the test harness, which keeps what a passing test prints to itself.
-            let text = format!("SKIPPED ({variable} is not set): tests/run fetches the packages\n");
-            drop(std::io::stderr().write_all(text.as_bytes()));
+            skipped(&format!("{variable} is not set: tests/run fetches the packages"));
             return None;
         };
         let directory = TempDir::with_prefix("receiptd-client-").expect("a temporary directory");
@@ -113,7 +157,7 @@ impl Programs {
         }
         symlink(root().join("proto"), here.join("proto")).expect("a link to the protocol");
         let packages = PathBuf::from(packages);
-        if language == Language::Node {
+        if language != Language::Python {
             let modules = packages.join("node_modules");
             symlink(modules, here.join("node_modules")).expect("a link to the packages");
         }
@@ -136,6 +180,9 @@ impl Programs {
                 command.env("PYTHONPATH", "generated").env("PYTHONDONTWRITEBYTECODE", "1");
             }
             Language::Node => {}
+            Language::Web => {
+                command.env("RECEIPTD_ORIGIN", ORIGIN);
+            }
         }
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let output = command.output().expect("timeout is there");
@@ -149,10 +196,23 @@ impl Programs {
     fn path(&self) -> OsString {
         let bin = match self.language {
             Language::Python => self.packages.join("bin"),
-            Language::Node => self.packages.join("node_modules/.bin"),
+            Language::Node | Language::Web => self.packages.join("node_modules/.bin"),
         };
         let others = std::env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(bin).chain(std::env::split_paths(&others));
         std::env::join_paths(all).expect("no colon in a path of this tree")
     }
+}
+
+/// Says why nothing is checked, past the test harness, which keeps what a passing test prints to
+/// itself; on a line of its own, after the harness's dots.
+pub fn skipped(why: &str) {
+    drop(std::io::stderr().write_all(format!("\nSKIPPED ({why})\n").as_bytes()));
+}
+
+/// Whether web pages can be let in at all.
+fn server_takes_pages() -> bool {
+    let mut help = Command::new(env!("CARGO_BIN_EXE_receiptd"));
+    let output = help.args(["serve", "--help"]).output().expect("the server's help");
+    String::from_utf8_lossy(&output.stdout).contains("--web-origins")
 }

@@ -33,9 +33,9 @@ fn shown(attempt: i64) -> Value {
 }
 
 /// What every language must see.
-fn rows() -> Vec<(&'static str, &'static str, Value)> {
+fn rows(language: Language) -> Vec<(&'static str, &'static str, Value)> {
     vec![
-        ("cut", "/code", json!("UNAVAILABLE")),
+        ("cut", "/code", json!(language.lost())),
         ("cut", "/reason", json!("")),
         ("again", "/origin", json!("ORIGIN_REPLAYED")),
         ("again", "/state", json!("STATE_APPLIED")),
@@ -86,10 +86,20 @@ fn session_rows() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
+/// What a page sees whose origin the server does not list: that there is no answer.
+fn foreign_rows() -> Vec<(&'static str, &'static str, Value)> {
+    vec![
+        ("foreign", "/code", json!("UNKNOWN")),
+        ("foreign", "/reason", json!("")),
+        ("foreign", "/standing", json!("STANDING_NOT_ACCEPTED_YET")),
+    ]
+}
+
 /// Plays a language's program on a fresh server and checks what it saw and what it did.
 pub async fn play(language: Language, store: &TestStore) {
     let Some(programs) = tokio::task::block_in_place(|| Programs::of(language)) else { return };
-    let server = store.serve(&[]);
+    let flags = language.flags();
+    let server = store.serve(&flags.iter().map(String::as_str).collect::<Vec<_>>());
     let cut = Proxy::start(server.address()).await;
     // A target stands in the answer's receipt: there the answer is lost.
     cut.set(Direction::Down, Mode::cut_at("notes/cut"));
@@ -103,10 +113,8 @@ pub async fn play(language: Language, store: &TestStore) {
     ];
     let printed = tokio::task::block_in_place(|| programs.play("scenario", &variables));
     let steps = steps(&printed);
-    let mut rows = rows();
-    if language.has_sessions() {
-        rows.extend(session_rows());
-    }
+    let mut rows = rows(language);
+    rows.extend(if language.has_sessions() { session_rows() } else { foreign_rows() });
     for (step, pointer, expected) in rows {
         let line = steps.get(step).unwrap_or_else(|| panic!("no {step} in:\n{printed}"));
         assert_eq!(line.pointer(pointer), Some(&expected), "{step} {pointer} in {line:#}");
