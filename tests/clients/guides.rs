@@ -8,10 +8,12 @@ use std::{
 
 use crate::{
     program::{Language, Programs, root, skipped},
+    rust,
     support::{
         proxy::{Direction, Mode, Proxy},
         server::TOKEN_A,
         stores::TestStore,
+        within,
     },
 };
 
@@ -49,8 +51,9 @@ fn guides_show_the_code_that_runs_here() {
         let there = fs::read_to_string(root().join(file)).unwrap_or_default();
         assert_eq!(&there, text, "{guide} shows {file} as it is");
     }
-    let script = "tests/clients/grpcurl/guide.sh";
-    assert!(all.iter().any(|block| block.file == script), "no guide shows {script}");
+    for path in ["tests/clients/grpcurl/guide.sh", "tests/clients/rust/guide.rs"] {
+        assert!(all.iter().any(|block| block.file == path), "no guide shows {path}");
+    }
     for language in Language::ALL {
         for file in language.shown() {
             let path = format!("tests/clients/{}/{file}", language.name());
@@ -106,6 +109,22 @@ async fn the_script_of_grpcurl_submits_retries_reads_and_acks() {
     for word in words {
         assert!(printed.contains(word), "no {word} in:\n{printed}\n{errors}");
     }
+    proxy.triggered(Direction::Down, 1).await;
+    assert_eq!(server.a().text("notes/today").await, ("hello\n".to_owned(), 1));
+    assert_eq!(server.a().inbox("editor").await.acked_total, 1);
+}
+
+/// The guide in Rust, over the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_in_rust_submits_retries_reads_and_acks() {
+    let store = TestStore::sqlite();
+    let server = store.serve(&[]);
+    let proxy = Proxy::start(server.address()).await;
+    proxy.set(Direction::Down, Mode::cut_at("notes/today"));
+    let endpoint = format!("http://{}", proxy.address());
+    let editing = rust::edit(&endpoint, Some(TOKEN_A.to_owned()));
+    let printed = within("the guide's end", editing).await.expect("the guide's program");
+    assert_eq!(printed, "Replayed after 2 attempts\nnew 1\nacked: true\n");
     proxy.triggered(Direction::Down, 1).await;
     assert_eq!(server.a().text("notes/today").await, ("hello\n".to_owned(), 1));
     assert_eq!(server.a().inbox("editor").await.acked_total, 1);

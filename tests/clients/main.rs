@@ -11,6 +11,8 @@ mod support;
 
 mod guides;
 mod program;
+#[path = "rust/guide.rs"]
+mod rust;
 mod story;
 
 use program::Language;
