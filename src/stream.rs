@@ -99,8 +99,7 @@ impl StreamSettings {
     /// How old one stream or session gets: the maximum ± 10 %, so that those that opened together
     /// do not end together.
     pub fn age(&self, random: u64) -> Duration {
-        let thousandths = u32::try_from(random % 201).unwrap_or(0);
-        self.age_max.to_std().mul_f64(f64::from(900 + thousandths) / 1_000.0)
+        pace::spread(self.age_max.to_std(), random)
     }
 }
 
@@ -279,18 +278,3 @@ fn unreadable(error: ReadError) -> Refusal {
 
 #[cfg(test)]
 mod testing;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        let second = Span::seconds(1);
-        let (heartbeat, write_stall_max) = (second, second);
-        let settings = StreamSettings { heartbeat, age_max: Span::hours(1), write_stall_max };
-        assert_eq!(settings.age(0), Duration::from_secs(3_240));
-        assert_eq!(settings.age(100), Duration::from_secs(3_600));
-        assert_eq!(settings.age(200), Duration::from_secs(3_960));
-    }
-}
