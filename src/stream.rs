@@ -9,7 +9,7 @@
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
 //! In reading order: `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants; `ends` says why a stream is over,
-//! `life` is the loop, and `work` what it does with the store.
+//! `life` is the loop, `work` what it does with the store, and `send` how results leave.
 
 pub mod credit;
 mod ends;
@@ -17,6 +17,7 @@ mod frames;
 mod gaps;
 mod life;
 mod progress;
+mod send;
 mod work;
 
 use std::{
@@ -26,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::Stream;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -49,7 +51,7 @@ use crate::{
 };
 
 /// Frames that wait for the client: enough to keep the connection busy while the next page is
-/// read, few enough that a stalled client costs at most 64 KiB.
+/// read, few enough that a stalled client costs at most 64 KiB, or five bodies of that size.
 const FRAMES_MAX: usize = 4;
 /// What a caller is told when the store can't be read.
 const RETRY: Span = Span::seconds(1);
@@ -77,7 +79,18 @@ pub struct Granted {
     /// Shared with whoever grants more.
     pub credit: Arc<Credit>,
     /// How many bytes a result takes where the reader counts them.
-    pub result_bytes: fn(&Delivery, &Operation) -> usize,
+    pub result_bytes: fn(&Sending) -> usize,
+}
+
+/// A result on its way to a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sending {
+    /// Its delivery.
+    pub delivery: Delivery,
+    /// Its operation.
+    pub operation: Operation,
+    /// Its body, where that travels along.
+    pub payload: Option<Bytes>,
 }
 
 /// How streams behave.
@@ -119,7 +132,7 @@ pub enum Frame {
     /// Results.
     Deliveries {
         /// By number within one attempt.
-        results: Vec<(Delivery, Operation)>,
+        results: Vec<Sending>,
         /// Everything up to here was sent.
         resume_token: String,
     },

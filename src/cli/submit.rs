@@ -24,7 +24,7 @@ use crate::{
     },
     proto::{
         AckDeliveriesRequest, AckTarget, Delivery, DeliveryMode, Intent, LockMode, OnLocked,
-        delivery,
+        ResultKind, delivery,
     },
 };
 
@@ -56,6 +56,13 @@ pub enum OnLockedArg {
     Wait,
     /// The submit is refused.
     Fail,
+}
+
+/// What is kept of the result.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ResultArg {
+    /// The document's content after the change.
+    Content,
 }
 
 /// Submit one operation and print its receipt.
@@ -108,6 +115,9 @@ pub struct SubmitArgs {
     /// Check everything, change nothing.
     #[arg(long)]
     pub validate_only: bool,
+    /// Keep this beside the receipt; `receiptd get ID --result FILE` reads it.
+    #[arg(long, value_enum)]
+    pub result: Option<ResultArg>,
     /// A label for lists; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
@@ -186,6 +196,10 @@ fn to_submission(args: &SubmitArgs, words: Words, identity: OperationIdentity) -
         start_deadline: args.start_deadline,
         wait: (!args.wait.is_zero()).then_some(args.wait),
         validate_only: args.validate_only,
+        result: match args.result {
+            None => ResultKind::Unspecified,
+            Some(ResultArg::Content) => ResultKind::Content,
+        },
         labels: args.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
     }
 }

@@ -16,7 +16,7 @@ use super::{
     retry::{Attempts, Decision, RetryLimits, after_failed_submit},
 };
 use crate::proto::{
-    DeliveryMode, Intent, OnLocked, Operation, Origin, SubmitOperationRequest,
+    DeliveryMode, Intent, OnLocked, Operation, Origin, ResultKind, SubmitOperationRequest,
     SubmitOperationResponse, operation::State,
 };
 
@@ -42,6 +42,8 @@ pub struct Submission {
     pub wait: Option<Duration>,
     /// Check everything, change nothing.
     pub validate_only: bool,
+    /// What is kept of the result beside the receipt; a replay gets what the first submit chose.
+    pub result: ResultKind,
     /// Labels, for lists.
     pub labels: BTreeMap<String, String>,
 }
@@ -58,6 +60,7 @@ impl Submission {
             start_deadline: None,
             wait: None,
             validate_only: false,
+            result: ResultKind::Unspecified,
             labels: BTreeMap::new(),
         }
     }
@@ -77,6 +80,7 @@ impl Submission {
             wait: self.wait.and_then(duration),
             validate_only: self.validate_only,
             labels: self.labels.clone().into_iter().collect(),
+            result: self.result.into(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     inbox::{Consumer, Inbox},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, ResultKind},
     refusal::Refusal,
     world::needs::{Access, Body, Need, Unloaded},
 };
@@ -60,6 +60,26 @@ pub struct Submit {
     pub subject: String,
     /// Meant or only tried.
     pub intention: Intention,
+    /// What is to be kept of the result; not part of the intent.
+    pub result: ResultKind,
+}
+
+impl Submit {
+    /// The size of the result's body as far as the request alone tells it: a put's content.
+    pub fn result_bytes(&self) -> usize {
+        match (self.result, &self.action) {
+            (ResultKind::Content, DocumentAction::Put { content, .. }) => content.len(),
+            (ResultKind::Receipt | ResultKind::Content, _) => 0,
+        }
+    }
+
+    /// What the result's body weighs in the limit of a batch; see [`BODY_WEIGHT`].
+    fn result_weight(&self) -> usize {
+        match self.result {
+            ResultKind::Content if self.action.reads_content() => BODY_WEIGHT,
+            ResultKind::Receipt | ResultKind::Content => self.result_bytes(),
+        }
+    }
 }
 
 /// One ack.
@@ -233,7 +253,7 @@ impl Command {
         match self {
             Command::Submit(submit) => {
                 let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
-                ROW_WEIGHT + body + submit.intent.arguments.len()
+                ROW_WEIGHT + body + submit.intent.arguments.len() + submit.result_weight()
             }
             Command::Ack { targets, .. } => ROW_WEIGHT + 64 * targets.len(),
             // These may start waiters, which read their document.

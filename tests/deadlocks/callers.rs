@@ -10,7 +10,7 @@ use receiptd::{
         refusal::Refusal,
     },
     engine::Engine,
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, OpenStream, Sending, StreamSettings},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -287,7 +287,7 @@ impl Worker {
             match frames.recv().await {
                 Some(Ok(Frame::Deliveries { results, .. })) => {
                     self.hunt.count("stream", "results");
-                    for (delivery, _) in results {
+                    for Sending { delivery, .. } in results {
                         let inbox = inbox.inbox.clone();
                         let target = AckTarget { inbox, sequence: delivery.key.sequence };
                         self.hunt.queued(&account, target);

@@ -10,6 +10,7 @@ mod answers;
 mod identity;
 mod outages;
 mod queues;
+mod results;
 mod resume;
 mod slow;
 mod spelling;
