@@ -64,24 +64,6 @@ pub struct Submit {
     pub result: ResultKind,
 }
 
-impl Submit {
-    /// The size of the result's body as far as the request alone tells it: a put's content.
-    pub fn result_bytes(&self) -> usize {
-        match (self.result, &self.action) {
-            (ResultKind::Content, DocumentAction::Put { content, .. }) => content.len(),
-            (ResultKind::Receipt | ResultKind::Content, _) => 0,
-        }
-    }
-
-    /// What the result's body weighs in the limit of a batch; see [`BODY_WEIGHT`].
-    fn result_weight(&self) -> usize {
-        match self.result {
-            ResultKind::Content if self.action.reads_content() => BODY_WEIGHT,
-            ResultKind::Receipt | ResultKind::Content => self.result_bytes(),
-        }
-    }
-}
-
 /// One ack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AckTarget {
@@ -96,7 +78,7 @@ const ROW_WEIGHT: usize = 1_024;
 /// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
 /// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB, and the
 /// worst case stays at 200 documents of the policy's largest size.
-const BODY_WEIGHT: usize = 38 * 1_024;
+pub(super) const BODY_WEIGHT: usize = 38 * 1_024;
 
 /// Everything that changes state goes through one of these.
 #[derive(Debug, Clone)]

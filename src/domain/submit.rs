@@ -6,15 +6,17 @@
 
 use super::{
     audit::{AuditEvent, AuditHead, AuditKind},
-    command::{Decided, Intention, OnLocked, Origin, Reply, Submit, Submitted},
+    command::{BODY_WEIGHT, Decided, Intention, OnLocked, Origin, Reply, Submit, Submitted},
     decide::record_events,
     delivery::InboxKey,
+    document::DocumentAction,
     finish,
     inbox::{AccountRow, Inbox},
     intent::IntentPart,
     lock::{Lock, TargetKey},
     operation::{
         Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState, PayloadKind,
+        ResultKind,
     },
     policy::Policy,
     refusal::Refusal,
@@ -24,6 +26,24 @@ use super::{
         needs::{Access, Body},
     },
 };
+
+impl Submit {
+    /// The size of the result's body as far as the request alone tells it: a put's content.
+    pub fn result_bytes(&self) -> usize {
+        match (self.result, &self.action) {
+            (ResultKind::Content, DocumentAction::Put { content, .. }) => content.len(),
+            (ResultKind::Receipt | ResultKind::Content, _) => 0,
+        }
+    }
+
+    /// What the result's body weighs in the limit of a batch; see [`BODY_WEIGHT`].
+    pub(super) fn result_weight(&self) -> usize {
+        match self.result {
+            ResultKind::Content if self.action.reads_content() => BODY_WEIGHT,
+            ResultKind::Receipt | ResultKind::Content => self.result_bytes(),
+        }
+    }
+}
 
 /// Decides a submit.
 pub(super) fn submit(world: &mut World, submit: &Submit) -> Decided<Reply> {

@@ -168,6 +168,8 @@ async fn a_read_that_was_cut_is_resumed_by_offset(store: TestStore) {
     };
     assert_ne!(cut.code(), Code::Ok);
     assert!(held.len() < content.len(), "cut in the middle");
+    // The connection is gone, and whoever comes back has another one.
+    let caller = Caller::new(proxy.address(), TOKEN_A);
     let rest = chunks(&caller, read(&identity, held.len(), 262_144)).await.expect("resumed");
     held.extend(joined(&rest, held.len()));
     assert!(held == content, "whole and intact");
@@ -228,7 +230,7 @@ async fn a_result_that_is_not_there_says_why(store: TestStore) {
     let patch = crate::support::requests::intent(
         "document.json_patch",
         "nothing",
-        &serde_json::json!({ "patch": [] }),
+        &serde_json::json!({ "patch": [{ "op": "remove", "path": "/a" }] }),
     );
     caller.submitted(keeping(rejected.submit(patch))).await;
     let deleted = Identity::fresh();

@@ -68,6 +68,7 @@ async fn operations_come_back_as_they_went() {
         key: from.key,
         expected_revision: from.expected_revision,
         arguments: from.arguments,
+        result_kind: from.result_kind,
         content_type: from.content_type,
         lock_mode: from.lock_mode,
         inbox: from.inbox,
