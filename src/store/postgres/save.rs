@@ -142,7 +142,7 @@ fn operation_state<'a>(rows: &[&'a Operation]) -> Vec<Parameter<'a>> {
         column(each(), |row| row.state as i16),
         column(each(), |row| row.certainty as i16),
         column(each(), |row| row.outcome_version),
-        column(each(), |row| pack_outcome(row)),
+        column(each(), pack_outcome),
         column(each(), |row| micros(row.end_time)),
         column(each(), |row| micros(row.due_time)),
         column(each(), |row| row.wait_ticket),
