@@ -9,9 +9,9 @@
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
 //! In reading order: `pace` is what all long-lived streams keep to, also those of documents;
-//! `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants;
-//! `ends` says why a stream is over, `life` is the loop, and `work` what it does with the store.
-//! [`pull`] is for consumers without a stream.
+//! `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants; `ends` says why a
+//! stream is over, `life` is the loop, `work` what it does with the store, and `send` how results
+//! leave. [`pull`] is for consumers without a stream.
 
 pub mod credit;
 mod ends;
@@ -21,6 +21,7 @@ mod life;
 pub mod pace;
 mod progress;
 pub mod pull;
+mod send;
 mod work;
 
 use std::{
@@ -30,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::Stream;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -53,7 +55,7 @@ use crate::{
 };
 
 /// Frames that wait for the client: enough to keep the connection busy while the next page is
-/// read, few enough that a stalled client costs at most 64 KiB.
+/// read, few enough that a stalled client costs at most 64 KiB, or five bodies of that size.
 const FRAMES_MAX: usize = 4;
 /// What a caller is told when the store can't be read.
 const RETRY: Span = Span::seconds(1);
@@ -81,7 +83,18 @@ pub struct Granted {
     /// Shared with whoever grants more.
     pub credit: Arc<Credit>,
     /// How many bytes a result takes where the reader counts them.
-    pub result_bytes: fn(&Delivery, &Operation) -> usize,
+    pub result_bytes: fn(&Sending) -> usize,
+}
+
+/// A result on its way to a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sending {
+    /// Its delivery.
+    pub delivery: Delivery,
+    /// Its operation.
+    pub operation: Operation,
+    /// Its body, where that travels along.
+    pub payload: Option<Bytes>,
 }
 
 /// How streams behave.
@@ -122,7 +135,7 @@ pub enum Frame {
     /// Results.
     Deliveries {
         /// By number within one attempt.
-        results: Vec<(Delivery, Operation)>,
+        results: Vec<Sending>,
         /// Everything up to here was sent.
         resume_token: String,
     },

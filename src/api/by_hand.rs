@@ -209,7 +209,7 @@ impl Api {
         let end = answer_by.end_of(wait.to_std());
         let pulling = pull::pull(self.engine(), &page, end, self.drain());
         let pulled = answer_by.or_late(RefusalOutcome::Unknown, pulling).await?;
-        Ok(inboxes::pulled(&pulled, &page.consumer))
+        Ok(inboxes::pulled(pulled, &page.consumer))
     }
 }
 

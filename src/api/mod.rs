@@ -17,6 +17,7 @@ mod operation_lists;
 mod operations;
 mod pages;
 mod places;
+mod results;
 mod sessions;
 mod shown;
 pub mod shutdown;

@@ -33,6 +33,7 @@ const BATCH_MAX: usize = 100;
 impl OperationService for Api {
     type WatchOperationStream =
         Placed<ReceiverStream<Result<proto::WatchOperationResponse, Status>>>;
+    type ReadResultStream = Placed<ReceiverStream<Result<proto::ReadResultResponse, Status>>>;
 
     async fn submit_operation(
         &self,
@@ -42,7 +43,10 @@ impl OperationService for Api {
         let answer = async {
             let caller = auth::principal(&request)?;
             let request = request.into_inner();
-            self.submit(&caller, request, call.answer_by).await
+            let mut answer = self.submit(&caller, request, call.answer_by).await?;
+            let operation = answer.operation.as_ref().filter(|_| !answer.validated_only);
+            answer.result = self.inline_body(&caller, operation, call.answer_by).await;
+            Ok(answer)
         };
         let result = answer.await;
         self.answer(call, result)
@@ -67,12 +71,16 @@ impl OperationService for Api {
         request: Request<proto::GetOperationRequest>,
     ) -> Result<Response<proto::GetOperationResponse>, Status> {
         let call = Call::of(&request, |asked| &asked.operation_id);
+        let answer_by = call.answer_by;
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let request = request.into_inner();
             let identity = convert::identity(&request.operation_id, request.mint_time.as_ref())?;
             let mut results = self.get(&caller.account, vec![identity]).await?;
-            results.pop().ok_or_else(|| Refusal::Internal.into())
+            let mut answer = results.pop().ok_or(Refusal::Internal)?;
+            let operation = answer.operation.as_ref();
+            answer.result = self.inline_body(&caller, operation, answer_by).await;
+            Ok(answer)
         };
         self.answer_read(call, answer).await
     }
@@ -142,6 +150,20 @@ impl OperationService for Api {
             self.events(&caller.account, request.into_inner()).await
         };
         self.answer_read(call, answer).await
+    }
+
+    async fn read_result(
+        &self,
+        request: Request<proto::ReadResultRequest>,
+    ) -> Result<Response<Self::ReadResultStream>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
+        let answer = async {
+            let caller = caller(&request, Permission::Read)?;
+            let place = self.place(&caller)?;
+            Ok(place.hold(self.read_body(&caller, request.into_inner()).await?))
+        };
+        let result = answer.await;
+        self.answer_opening(call, result)
     }
 
     async fn compute_intent_digest(
@@ -264,6 +286,7 @@ fn recorded(
         projection: shown.projection(),
         store_time: Some(times::timestamp(now)),
         remarks: remarks.into_iter().collect(),
+        result: None,
     }
 }
 

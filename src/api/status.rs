@@ -158,6 +158,8 @@ pub fn code(refusal: &Refusal) -> Code {
         Refusal::IntentMismatch { .. } => Code::AlreadyExists,
         Refusal::AdmissionClosed { .. }
         | Refusal::EvidenceExpired { .. }
+        | Refusal::ResultNotKept { .. }
+        | Refusal::ResultNotReady { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => Code::FailedPrecondition,
         Refusal::TargetLocked { .. } | Refusal::StreamSuperseded => Code::Aborted,
@@ -228,6 +230,12 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             None => Vec::new(),
         },
         Refusal::NoSuchOperation { standing, .. } => vec![("standing", standing.word().to_owned())],
+        Refusal::ResultNotKept { state, size } => {
+            let mut told = vec![("state", state.word().to_owned())];
+            told.extend(size.map(|size| ("size", size.to_string())));
+            told
+        }
+        Refusal::ResultNotReady { state } => vec![("state", state.word().to_owned())],
         Refusal::ResumeTokenInvalid(fault) => vec![("cause", fault.word().to_owned())],
         Refusal::PermissionMissing { permission } => {
             vec![("permission", (*permission).to_owned())]
@@ -277,6 +285,8 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         }
         Refusal::AdmissionClosed { .. }
         | Refusal::EvidenceExpired { .. }
+        | Refusal::ResultNotKept { .. }
+        | Refusal::ResultNotReady { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => {
             details.add_precondition_failure_violation(

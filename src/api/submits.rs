@@ -104,6 +104,7 @@ impl Api {
             projection: shown.projection(),
             remarks,
             validated_only: intention == Intention::ValidateOnly,
+            result: None,
         }
     }
 

@@ -1,6 +1,10 @@
 //! `receiptd get`: what is known about an id. The safe question after any doubt.
 
-use std::process::ExitCode;
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Args;
 
@@ -13,7 +17,7 @@ use super::{
     output::{delivery_facts, facts, next_facts, operation_facts, say_as, standing_word, time},
 };
 use crate::{
-    client::send::state_of,
+    client::{connect::Client, identity::OperationIdentity, send::state_of},
     proto::{GetOperationResponse, Standing},
 };
 
@@ -21,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   receiptd get 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10
   receiptd get save:42 --mint-time \"$MINTED\" -o json
+  receiptd get 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10 --result page.html
 
 An id without a record has exit code 5 while a submit may still arrive or evidence is gone, and 1
 when it is proven that it was never accepted.
@@ -33,6 +38,10 @@ pub struct GetArgs {
     #[command(flatten)]
     /// Which operation.
     pub identity: IdentityArgs,
+    /// Write the body of the result, whole and checked, to this file instead of saying what is
+    /// known; - for standard output.
+    #[arg(long, value_name = "FILE")]
+    pub result: Option<PathBuf>,
     #[command(flatten)]
     /// Where the service is.
     pub connect: ConnectArgs,
@@ -48,9 +57,30 @@ pub struct GetArgs {
 pub async fn run(args: GetArgs) -> Result<ExitCode, Failure> {
     let identity = args.identity.identity()?;
     let client = args.connect.client()?;
+    if let Some(file) = &args.result {
+        return save_result(&client, &identity, file).await;
+    }
     let response = client.look_up(&identity).await.map_err(|failure| call_failed(&failure))?;
     say_as(args.output.output, || json::looked_up(&response), || table(&response))?;
     Ok(exit_code(&response))
+}
+
+/// Nothing is written before the body is whole and matches its receipt.
+async fn save_result(
+    client: &Client,
+    identity: &OperationIdentity,
+    file: &Path,
+) -> Result<ExitCode, Failure> {
+    let body = client.read_result(identity).await.map_err(|failure| call_failed(&failure))?;
+    let written = match file == Path::new("-") {
+        true => std::io::stdout().lock().write_all(&body.data),
+        false => std::fs::write(file, &body.data),
+    };
+    written.map_err(|error| {
+        let text = format!("the result could not be written to {}: {error}", file.display());
+        Failure::new(EXIT_FAILURE, text)
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn table(response: &GetOperationResponse) -> comfy_table::Table {

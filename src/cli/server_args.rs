@@ -157,6 +157,14 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub document_bytes_max: Option<usize>,
+    /// The body of one result, in bytes [default: 16777216]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_bytes_max: Option<usize>,
+    /// The largest body that travels with its news, in bytes [default: 65536]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inline_payload_bytes_max: Option<usize>,
     /// How long a silent consumer keeps its place [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]

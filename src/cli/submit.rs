@@ -25,7 +25,7 @@ use crate::{
     },
     proto::{
         AckDeliveriesRequest, AckTarget, Delivery, DeliveryMode, Intent, LockMode, OnLocked,
-        delivery,
+        ResultKind, delivery,
     },
 };
 
@@ -57,6 +57,13 @@ pub enum OnLockedArg {
     Wait,
     /// The submit is refused.
     Fail,
+}
+
+/// What is kept of the result.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ResultArg {
+    /// The document's content after the change.
+    Content,
 }
 
 /// Submit one operation and print its receipt.
@@ -109,6 +116,9 @@ pub struct SubmitArgs {
     /// Check everything, change nothing.
     #[arg(long)]
     pub validate_only: bool,
+    /// Keep this beside the receipt; `receiptd get ID --result FILE` reads it.
+    #[arg(long, value_enum)]
+    pub result: Option<ResultArg>,
     /// A label for lists; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
@@ -191,6 +201,10 @@ fn to_submission(args: &SubmitArgs, words: Words) -> Submission {
         on_locked,
         start_deadline: args.start_deadline,
         wait: (!args.wait.is_zero()).then_some(args.wait),
+        result: match args.result {
+            None => ResultKind::Unspecified,
+            Some(ResultArg::Content) => ResultKind::Content,
+        },
         labels: args.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
     }
 }

@@ -7,8 +7,9 @@
 
 use std::{future::Future, time::Duration};
 
+use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
-use tonic::{Response, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 use super::{
     connect::Client,
@@ -24,8 +25,9 @@ use crate::proto::{
     GetOperationRequest, GetOperationResponse, Inbox, ListDeliveriesRequest,
     ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest,
     ListInboxesResponse, ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest,
-    PullDeliveriesResponse, RedriveDeliveriesRequest, RedriveDeliveriesResponse,
-    WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest, WatchOperationResponse,
+    PullDeliveriesResponse, ReadResultRequest, RedriveDeliveriesRequest, RedriveDeliveriesResponse,
+    ResultInfo, WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest,
+    WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -50,7 +52,91 @@ impl DocumentWatch {
     }
 }
 
+/// The body of a result, whole and as its receipt describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResultBody {
+    /// What the receipt says of it.
+    pub info: ResultInfo,
+    /// Its bytes.
+    pub data: Vec<u8>,
+}
+
+impl ResultBody {
+    /// The body, if size and digest are those of the receipt.
+    fn checked(self) -> Result<ResultBody, Failure> {
+        let whole = i64::try_from(self.data.len()) == Ok(self.info.size_bytes);
+        if whole && Sha256::digest(&self.data)[..] == self.info.sha256[..] {
+            return Ok(self);
+        }
+        let text = "the bytes of the result do not match its receipt; read it again".to_owned();
+        Err(Failure {
+            outcome: FailureOutcome::NoEffect,
+            ..Failure::before_sending(Code::DataLoss, text)
+        })
+    }
+}
+
 impl Client {
+    /// The body of a result, at most 16 MiB. A stream that is cut is resumed where it ended; each
+    /// one that brings something begins the limits anew.
+    ///
+    /// # Errors
+    /// RESULT_NOT_KEPT where there is no body, RESULT_NOT_READY before the operation's end, and
+    /// DATA_LOSS for bytes that are not those of the receipt.
+    pub async fn read_result(&self, identity: &OperationIdentity) -> Result<ResultBody, Failure> {
+        let mut held = ResultBody { info: ResultInfo::default(), data: Vec::new() };
+        let mut attempts = Attempts::begin(self.limits(), Duration::ZERO);
+        loop {
+            let before = held.data.len();
+            let Err(failure) = self.read_on(identity, &mut held).await else {
+                return held.checked();
+            };
+            if held.data.len() > before {
+                attempts = Attempts::begin(self.limits(), Duration::ZERO);
+            }
+            let pause = match after_failed_call(&failure) {
+                Decision::SameIdAgain(asked) => attempts.pause_after(&failure, asked),
+                Decision::Stop => attempts.stop(),
+            };
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => return Err(failure),
+            }
+        }
+    }
+
+    /// Reads from the end of what is held until the last chunk.
+    async fn read_on(
+        &self,
+        identity: &OperationIdentity,
+        held: &mut ResultBody,
+    ) -> Result<(), Failure> {
+        let request = ReadResultRequest {
+            operation_id: identity.id().to_owned(),
+            mint_time: identity.wire_mint_time(),
+            offset: i64::try_from(held.data.len()).unwrap_or(i64::MAX),
+            chunk_bytes: 0,
+        };
+        let patience = self.limits().per_attempt;
+        let late = |_| Failure::gave_up_waiting(patience);
+        let mut service = self.operations();
+        let opened = timeout(patience, service.read_result(request)).await.map_err(late)?;
+        let mut chunks = opened?.into_inner();
+        while let Some(chunk) = timeout(patience, chunks.message()).await.map_err(late)?? {
+            if let Some(info) = chunk.result {
+                held.info = info;
+            }
+            if i64::try_from(held.data.len()) != Ok(chunk.offset) {
+                return Err(Status::data_loss("a chunk of the result is missing").into());
+            }
+            held.data.extend(chunk.data);
+            if chunk.last {
+                return Ok(());
+            }
+        }
+        Err(Status::unavailable("the result ended before its last chunk").into())
+    }
+
     /// What is known about an id. This is the safe question after any doubt.
     pub async fn look_up(
         &self,

@@ -241,6 +241,7 @@ impl Data {
                 delivery: Some(delivery),
                 operation: self.operations.get(&kept.operation_id).cloned(),
                 redelivered: kept.attempt > 1,
+                payload: None,
             });
         }
         (results, last)
@@ -250,6 +251,7 @@ impl Data {
 #[tonic::async_trait]
 impl OperationService for Store {
     type WatchOperationStream = BoxStream<'static, Result<WatchOperationResponse, Status>>;
+    type ReadResultStream = BoxStream<'static, Result<crate::proto::ReadResultResponse, Status>>;
 
     async fn submit_operation(
         &self,
@@ -322,6 +324,13 @@ impl OperationService for Store {
         &self,
         _request: Request<WatchOperationRequest>,
     ) -> Result<Response<Self::WatchOperationStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn read_result(
+        &self,
+        _request: Request<crate::proto::ReadResultRequest>,
+    ) -> Result<Response<Self::ReadResultStream>, Status> {
         Err(Status::unimplemented("not here"))
     }
 

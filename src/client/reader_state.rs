@@ -358,7 +358,12 @@ mod tests {
 
     fn result(sequence: i64, attempt: i32) -> DeliveredResult {
         let delivery = Delivery { sequence, attempt, outcome_version: 1, ..Delivery::default() };
-        DeliveredResult { delivery: Some(delivery), operation: None, redelivered: attempt > 1 }
+        DeliveredResult {
+            delivery: Some(delivery),
+            operation: None,
+            redelivered: attempt > 1,
+            payload: None,
+        }
     }
 
     fn batch(sequences: &[i64], attempt: i32) -> DeliveryBatch {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 
 use super::identity::OperationIdentity;
-use crate::proto::{DeliveryMode, Intent, OnLocked, SubmitOperationRequest};
+use crate::proto::{DeliveryMode, Intent, OnLocked, ResultKind, SubmitOperationRequest};
 
 /// One instruction with the choices around it.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct Submission {
     pub start_deadline: Option<Duration>,
     /// How long the answer may be held back until the outcome is there; at most 60 s.
     pub wait: Option<Duration>,
+    /// What is kept of the result beside the receipt; a replay gets what the first submit chose.
+    pub result: ResultKind,
     /// Labels, for lists; up to 16.
     pub labels: BTreeMap<String, String>,
 }
@@ -40,6 +42,7 @@ impl Submission {
             on_locked: OnLocked::Unspecified,
             start_deadline: None,
             wait: None,
+            result: ResultKind::Unspecified,
             labels: BTreeMap::new(),
         }
     }
@@ -85,6 +88,7 @@ impl Submission {
             wait: self.wait.and_then(duration),
             validate_only: false,
             labels: self.labels.clone().into_iter().collect(),
+            result: self.result.into(),
         }
     }
 
@@ -94,6 +98,7 @@ impl Submission {
         Submission {
             delivery: request.delivery(),
             on_locked: request.on_locked(),
+            result: request.result(),
             intent: request.intent.unwrap_or_default(),
             inbox: request.inbox,
             start_deadline: request.start_deadline.and_then(duration),

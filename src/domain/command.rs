@@ -14,7 +14,7 @@ use super::{
     inbox::{Consumer, Inbox},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, ResultKind},
     redrive::Redriven,
     refusal::Refusal,
     world::needs::{Access, Body, Need, Unloaded},
@@ -63,6 +63,8 @@ pub struct Submit {
     pub subject: String,
     /// Meant or only tried.
     pub intention: Intention,
+    /// What is to be kept of the result; not part of the intent.
+    pub result: ResultKind,
 }
 
 /// What a command's rows weigh in the limit of a batch, in bytes.
@@ -70,7 +72,7 @@ const ROW_WEIGHT: usize = 1_024;
 /// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
 /// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB, and the
 /// worst case stays at 200 documents of the policy's largest size.
-const BODY_WEIGHT: usize = 38 * 1_024;
+pub(super) const BODY_WEIGHT: usize = 38 * 1_024;
 
 /// Everything that changes state goes through one of these.
 #[derive(Debug, Clone)]
@@ -267,7 +269,7 @@ impl Command {
         match self {
             Command::Submit(submit) => {
                 let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
-                ROW_WEIGHT + body + submit.intent.arguments.len()
+                ROW_WEIGHT + body + submit.intent.arguments.len() + submit.result_weight()
             }
             Command::Ack { targets, .. } | Command::Redrive { targets, .. } => {
                 ROW_WEIGHT + 64 * targets.len()

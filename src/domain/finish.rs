@@ -8,18 +8,19 @@ use super::{
     audit::{AuditEvent, AuditKind},
     command::Decided,
     delivery::{Delivery, DeliveryKey, DeliveryState},
-    document::{self, DocumentAction},
+    document::{self, Document, DocumentAction},
     inbox::Inbox,
     intent::LockMode,
     lock::{Holder, Lock},
-    operation::{Operation, Outcome, RejectionReason},
+    operation::{Operation, Outcome, PayloadKind, RejectionReason, ResultInfo, ResultKind},
     world::{World, needs::Body},
 };
 
-/// Makes the effect of an operation, or finds why there is none.
+/// Makes the effect of an operation, or finds why there is none. The body of the result, where one
+/// was asked for, is described in `operation` and kept beside it.
 pub(super) fn effect(
     world: &mut World,
-    operation: &Operation,
+    operation: &mut Operation,
     action: &DocumentAction,
 ) -> Decided<Outcome> {
     let key = operation.target_key();
@@ -37,11 +38,32 @@ pub(super) fn effect(
     match applied {
         Ok((mut after, change)) => {
             after.locked = locked;
-            world.put_document(after)?;
+            world.put_document(after.clone())?;
+            operation.result = result(world, operation, &after);
             Ok(Outcome::Applied(change))
         }
         Err(rejection) => Ok(Outcome::Rejected(rejection)),
     }
+}
+
+/// The document's content as the operation's result, if that was asked for and there is content.
+/// The effect is certain by now, so a body above the limit is told and left out (F07).
+fn result(world: &mut World, operation: &Operation, after: &Document) -> Option<ResultInfo> {
+    let wanted = match operation.result_kind {
+        ResultKind::Receipt => false,
+        ResultKind::Content => after.exists,
+    };
+    let content = after.content.clone().filter(|_| wanted)?;
+    let kept = content.len() <= world.policy().result_bytes_max;
+    if kept {
+        world.put_payload(operation.key.clone(), PayloadKind::Result, content);
+    }
+    Some(ResultInfo {
+        size: after.size,
+        sha256: after.content_hash,
+        content_type: after.content_type.clone(),
+        kept,
+    })
 }
 
 /// Writes the outcome into `operation` and queues its news. The caller records the events and

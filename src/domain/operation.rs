@@ -215,6 +215,51 @@ pub enum Arguments {
     Apart,
 }
 
+/// Which payload of an operation; each stands in the payload table. The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PayloadKind {
+    /// The bytes of the first submit, where they are kept apart.
+    Arguments = 1,
+    /// The body of the result.
+    Result = 2,
+}
+
+/// What the first submit asked to be kept of the result. The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultKind {
+    /// The receipt only.
+    Receipt = 1,
+    /// The document's content after the change.
+    Content = 2,
+}
+
+impl ResultKind {
+    /// Reads a stored number.
+    pub fn from_stored(number: i16) -> Option<Self> {
+        [Self::Receipt, Self::Content].into_iter().find(|kind| *kind as i16 == number)
+    }
+}
+
+/// The body of a result, as the outcome describes it; it never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultInfo {
+    /// Bytes.
+    pub size: i64,
+    /// SHA-256 of the bytes.
+    pub sha256: [u8; 32],
+    /// Their type.
+    pub content_type: String,
+    /// Whether they were kept; if not, they were above the limit of results at the time.
+    pub kept: bool,
+}
+
+impl ResultInfo {
+    /// Whether the body travels with its news: it was kept and is within `limit` bytes.
+    pub fn is_inline(&self, limit: usize) -> bool {
+        self.kept && usize::try_from(self.size).is_ok_and(|size| size <= limit)
+    }
+}
+
 /// One operation as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
@@ -236,6 +281,8 @@ pub struct Operation {
     pub arguments: Arguments,
     /// The intent's lock mode.
     pub lock_mode: LockMode,
+    /// What the first submit asked to be kept.
+    pub result_kind: ResultKind,
     /// Where the result goes; absent with `delivery: NONE`.
     pub inbox: Option<InboxName>,
     /// The labels of the first submit.
@@ -252,6 +299,8 @@ pub struct Operation {
     pub outcome_version: i32,
     /// How it ended; absent before.
     pub outcome: Option<Outcome>,
+    /// The body of the outcome, stored with it; absent where there is none.
+    pub result: Option<ResultInfo>,
     /// When it ended; absent before.
     pub end_time: Option<Timestamp>,
     /// When the sweeper has to look at it; absent once nothing can become overdue.

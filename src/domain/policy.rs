@@ -52,6 +52,10 @@ pub struct Policy {
     pub arguments_bytes_max: usize,
     /// Content of one document.
     pub document_bytes_max: usize,
+    /// The body of one result.
+    pub result_bytes_max: usize,
+    /// The largest body that travels with its news; a larger one is read by itself.
+    pub inline_payload_bytes_max: usize,
     /// How long a consumer's entry stays after its last sign of life; not a promise to callers, so
     /// it is not part of the contract's list. Twice the heartbeat, so that one may be lost.
     #[serde(with = "span_text")]
@@ -77,6 +81,8 @@ impl Default for Policy {
             in_flight_max: 256,
             arguments_bytes_max: 256 * 1024,
             document_bytes_max: 1024 * 1024,
+            result_bytes_max: RESULT_BYTES_LIMIT,
+            inline_payload_bytes_max: INLINE_PAYLOAD_BYTES_LIMIT,
             consumer_lease: Span::seconds(60),
         }
     }
@@ -84,6 +90,11 @@ impl Default for Policy {
 
 /// Slots an inbox can have at most (contract section 6).
 pub const INBOX_SLOTS_LIMIT: i64 = 1_000_000;
+/// The body of a result at most (contract section 6): written in one transaction with its outcome.
+pub const RESULT_BYTES_LIMIT: usize = 16 * 1024 * 1024;
+/// A body that travels with its news at most (contract section 6): what a reader's credit and a
+/// stream's memory reckon with.
+pub const INLINE_PAYLOAD_BYTES_LIMIT: usize = 64 * 1024;
 
 impl Policy {
     /// Checks the policy as a whole.
@@ -145,6 +156,15 @@ impl Policy {
         if !(1..=HELD_MAX).contains(&self.in_flight_max) {
             return Err(format!("in_flight_max must be 1 to {HELD_MAX}"));
         }
+        if !(1..=RESULT_BYTES_LIMIT).contains(&self.result_bytes_max) {
+            return Err(format!("result_bytes_max must be 1 to {RESULT_BYTES_LIMIT}"));
+        }
+        // 0: every body is read by itself.
+        if self.inline_payload_bytes_max > INLINE_PAYLOAD_BYTES_LIMIT {
+            return Err(format!(
+                "inline_payload_bytes_max must be 0 to {INLINE_PAYLOAD_BYTES_LIMIT}"
+            ));
+        }
         Ok(())
     }
 }
@@ -160,5 +180,23 @@ mod tests {
         assert!(policy.check().expect_err("contradiction").contains("record_retention"));
         let policy = Policy { retry_budget: 0, ..Policy::default() };
         assert!(policy.check().expect_err("range").contains("retry_budget"));
+        for (policy, named) in [
+            (Policy { result_bytes_max: 0, ..Policy::default() }, "result_bytes_max"),
+            (
+                Policy { result_bytes_max: RESULT_BYTES_LIMIT + 1, ..Policy::default() },
+                "result_bytes_max",
+            ),
+            (
+                Policy {
+                    inline_payload_bytes_max: INLINE_PAYLOAD_BYTES_LIMIT + 1,
+                    ..Policy::default()
+                },
+                "inline_payload_bytes_max",
+            ),
+        ] {
+            assert!(policy.check().expect_err("range").contains(named), "{named}");
+        }
+        let none_inline = Policy { inline_payload_bytes_max: 0, ..Policy::default() };
+        assert_eq!(none_inline.check(), Ok(()));
     }
 }

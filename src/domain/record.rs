@@ -10,7 +10,7 @@ use super::{
     document::DocumentChange,
     ids::{ConsumerId, Timestamp},
     inbox::Consumer,
-    operation::{Outcome, Rejection, RejectionReason},
+    operation::{Operation, Outcome, Rejection, RejectionReason, ResultInfo},
 };
 
 /// Bytes in a store that this release cannot read.
@@ -25,6 +25,20 @@ pub struct Unreadable {
 struct OutcomeRecord {
     #[prost(oneof = "outcome_record::Kind", tags = "1, 2, 3")]
     kind: Option<outcome_record::Kind>,
+    #[prost(message, optional, tag = "4")]
+    result: Option<ResultRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResultRecord {
+    #[prost(int64, tag = "1")]
+    size: i64,
+    #[prost(bytes = "vec", tag = "2")]
+    sha256: Vec<u8>,
+    #[prost(string, tag = "3")]
+    content_type: String,
+    #[prost(bool, tag = "4")]
+    kept: bool,
 }
 
 mod outcome_record {
@@ -115,8 +129,9 @@ struct EventRecord {
     attempt: i32,
 }
 
-/// Packs an outcome.
-pub fn pack_outcome(outcome: &Outcome) -> Vec<u8> {
+/// Packs the outcome of an operation with what is said of its body; none before it ended.
+pub fn pack_outcome(operation: &Operation) -> Option<Vec<u8>> {
+    let outcome = operation.outcome.as_ref()?;
     let kind = match outcome.clone() {
         Outcome::Applied(change) => outcome_record::Kind::Applied(ChangeRecord {
             base_revision: change.base_revision,
@@ -135,17 +150,31 @@ pub fn pack_outcome(outcome: &Outcome) -> Vec<u8> {
         }),
         Outcome::Cancelled { reason } => outcome_record::Kind::Cancelled(CancelRecord { reason }),
     };
-    OutcomeRecord { kind: Some(kind) }.encode_to_vec()
+    let result = operation.result.as_ref().map(|result| ResultRecord {
+        size: result.size,
+        sha256: result.sha256.to_vec(),
+        content_type: result.content_type.clone(),
+        kept: result.kept,
+    });
+    Some(OutcomeRecord { kind: Some(kind), result }.encode_to_vec())
 }
 
-/// Unpacks an outcome.
+/// Unpacks an outcome, and what it says of its body: nothing, where an earlier release wrote it.
 ///
 /// # Errors
 /// [`Unreadable`] for bytes that [`pack_outcome`] of this or an earlier release did not write.
-pub fn unpack_outcome(bytes: &[u8]) -> Result<Outcome, Unreadable> {
+pub fn unpack_outcome(bytes: &[u8]) -> Result<(Outcome, Option<ResultInfo>), Unreadable> {
     let unreadable = || Unreadable { what: "outcome" };
     let record = OutcomeRecord::decode(bytes).map_err(|_| unreadable())?;
-    Ok(match record.kind.ok_or_else(unreadable)? {
+    let result = record.result.map(|result| {
+        Ok(ResultInfo {
+            size: result.size,
+            sha256: result.sha256.try_into().map_err(|_| unreadable())?,
+            content_type: result.content_type,
+            kept: result.kept,
+        })
+    });
+    let outcome = match record.kind.ok_or_else(unreadable)? {
         outcome_record::Kind::Applied(change) => Outcome::Applied(DocumentChange {
             base_revision: change.base_revision,
             result_revision: change.result_revision,
@@ -165,7 +194,8 @@ pub fn unpack_outcome(bytes: &[u8]) -> Result<Outcome, Unreadable> {
             found_revision: rejection.found_revision,
         }),
         outcome_record::Kind::Cancelled(cancel) => Outcome::Cancelled { reason: cancel.reason },
-    })
+    };
+    Ok((outcome, result.transpose()?))
 }
 
 /// Packs the consumers of an inbox.

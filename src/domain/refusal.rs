@@ -12,6 +12,7 @@ use super::{
     ids::{Invalid, Span, Timestamp},
     intent::IntentPart,
     lock::Lock,
+    operation::OperationState,
     standing::Standing,
 };
 
@@ -108,6 +109,18 @@ pub enum Refusal {
         /// Why it cannot be accepted now, if so.
         closed: Option<Box<Refusal>>,
     },
+    /// There is no body to read: the operation ended without one, or it was above the limit.
+    ResultNotKept {
+        /// The operation's state.
+        state: OperationState,
+        /// How large the body was that was not kept; absent if there was none.
+        size: Option<i64>,
+    },
+    /// The operation has not ended.
+    ResultNotReady {
+        /// Its state.
+        state: OperationState,
+    },
     /// There is no such inbox.
     NoSuchInbox,
     /// There is no document.
@@ -198,6 +211,8 @@ impl Refusal {
             Refusal::AccountQuota { .. } => "ACCOUNT_QUOTA",
             Refusal::TargetLocked { .. } => "TARGET_LOCKED",
             Refusal::NoSuchOperation { .. } => "NO_SUCH_OPERATION",
+            Refusal::ResultNotKept { .. } => "RESULT_NOT_KEPT",
+            Refusal::ResultNotReady { .. } => "RESULT_NOT_READY",
             Refusal::NoSuchInbox => "NO_SUCH_INBOX",
             Refusal::NoSuchDocument => "NO_SUCH_DOCUMENT",
             Refusal::NoSuchLock => "NO_SUCH_LOCK",
@@ -235,6 +250,8 @@ impl Refusal {
             | Refusal::AccountQuota { .. }
             | Refusal::TargetLocked { .. }
             | Refusal::NoSuchOperation { .. }
+            | Refusal::ResultNotKept { .. }
+            | Refusal::ResultNotReady { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -279,6 +296,8 @@ impl Refusal {
             | Refusal::EvidenceExpired { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::NoSuchOperation { .. }
+            | Refusal::ResultNotKept { .. }
+            | Refusal::ResultNotReady { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -331,6 +350,17 @@ impl Refusal {
             Refusal::TargetLocked { .. } => "another operation holds the target".to_owned(),
             Refusal::NoSuchOperation { standing, .. } => {
                 format!("there is no record under this id ({})", standing.word())
+            }
+            Refusal::ResultNotKept { state, size: None } => {
+                format!("the operation is {} and has no result but its receipt", state.word())
+            }
+            Refusal::ResultNotKept { state, size: Some(size) } => format!(
+                "the operation is {}; the body of its result had {size} bytes, above the limit, \
+                 and was not kept",
+                state.word()
+            ),
+            Refusal::ResultNotReady { state } => {
+                format!("the operation is {}: there is no result yet", state.word())
             }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
             Refusal::NoSuchDocument => "there is no document at this target".to_owned(),
@@ -402,12 +432,15 @@ impl Refusal {
             Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
                 RecoveryAction::ReadCurrentState
             }
-            Refusal::NoSuchDocument => RecoveryAction::ReadCurrentState,
+            Refusal::NoSuchDocument | Refusal::ResultNotKept { .. } => {
+                RecoveryAction::ReadCurrentState
+            }
             Refusal::InboxFull { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::RateLimited { .. }
             | Refusal::SlowConsumer => RecoveryAction::SlowDown,
             Refusal::TargetLocked { .. }
+            | Refusal::ResultNotReady { .. }
             | Refusal::IdentityHeld { .. }
             | Refusal::StreamSuperseded
             | Refusal::StoreEpochChanged => RecoveryAction::Wait,

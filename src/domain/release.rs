@@ -179,7 +179,7 @@ fn start(
 ) -> Decided<Option<Lock>> {
     let outcome = match action {
         _ if operation.start_deadline <= world.now() => start_deadline_passed(),
-        Some(action) => finish::effect(world, &operation, action)?,
+        Some(action) => finish::effect(world, &mut operation, action)?,
         None => unreadable_arguments(),
     };
     let mut events = Vec::new();

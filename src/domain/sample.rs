@@ -7,7 +7,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     ids::{Account, InboxName, MintTime, OperationId, Target, Timestamp},
     intent::{IntentDigest, LockMode},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState},
+    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
 };
 
 /// An accepted operation on `notes/a`.
@@ -24,6 +24,7 @@ pub(crate) fn operation(id: &str) -> Operation {
         expected_revision: None,
         content_type: "application/json".to_owned(),
         arguments: Arguments::Inline(bytes::Bytes::new()),
+        result_kind: ResultKind::Receipt,
         lock_mode: LockMode::UntilFinal,
         inbox: Some(InboxName::from_stored("default")),
         labels: BTreeMap::new(),
@@ -33,6 +34,7 @@ pub(crate) fn operation(id: &str) -> Operation {
         certainty: EffectCertainty::None,
         outcome_version: 0,
         outcome: None,
+        result: None,
         end_time: None,
         due_time: None,
         wait_ticket: None,

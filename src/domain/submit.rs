@@ -6,14 +6,19 @@
 
 use super::{
     audit::{AuditEvent, AuditHead, AuditKind},
-    command::{Decided, Intention, OnLocked, Origin, Reply, Submit, Submitted},
+    command::{BODY_WEIGHT, Decided, Intention, OnLocked, Origin, Reply, Submit, Submitted},
     decide::record_events,
     delivery::InboxKey,
+    document::DocumentAction,
     finish,
     inbox::{AccountRow, Inbox},
     intent::IntentPart,
     lock::{Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState},
+    operation::{
+        Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState, PayloadKind,
+        ResultKind,
+    },
+    policy::Policy,
     refusal::Refusal,
     standing,
     world::{
@@ -21,6 +26,24 @@ use super::{
         needs::{Access, Body},
     },
 };
+
+impl Submit {
+    /// The size of the result's body as far as the request alone tells it: a put's content.
+    pub fn result_bytes(&self) -> usize {
+        match (self.result, &self.action) {
+            (ResultKind::Content, DocumentAction::Put { content, .. }) => content.len(),
+            (ResultKind::Receipt | ResultKind::Content, _) => 0,
+        }
+    }
+
+    /// What the result's body weighs in the limit of a batch; see [`BODY_WEIGHT`].
+    pub(super) fn result_weight(&self) -> usize {
+        match self.result {
+            ResultKind::Content if self.action.reads_content() => BODY_WEIGHT,
+            ResultKind::Receipt | ResultKind::Content => self.result_bytes(),
+        }
+    }
+}
 
 /// Decides a submit.
 pub(super) fn submit(world: &mut World, submit: &Submit) -> Decided<Reply> {
@@ -70,6 +93,7 @@ fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
     if size > limit {
         return Err(Refusal::PayloadTooLarge { field: "intent.arguments", size, limit }.into());
     }
+    check_result(submit, world.policy())?;
     let account = world.account(&submit.key.account)?.cloned();
     standing::admit(submit.mint_time, account.as_ref(), world.policy(), world.now())?;
     if let Some(inbox) = &submit.inbox {
@@ -87,6 +111,16 @@ fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
         Some(lock) => wait(world, submit, lock),
         None => execute(world, submit, &target),
     }
+}
+
+/// A result that is too large for certain is refused before any effect (F07). What only the
+/// document decides is not: see [`finish::effect`].
+fn check_result(submit: &Submit, policy: &Policy) -> Result<(), Refusal> {
+    let (size, limit) = (submit.result_bytes(), policy.result_bytes_max);
+    if size > limit {
+        return Err(Refusal::PayloadTooLarge { field: "result", size, limit });
+    }
+    Ok(())
 }
 
 /// Makes the account's row at its first use.
@@ -161,7 +195,7 @@ fn wait(world: &mut World, submit: &Submit, mut lock: Lock) -> Decided<Submitted
 /// The target is free: effect and receipt come in this very transaction (R9).
 fn execute(world: &mut World, submit: &Submit, target: &TargetKey) -> Decided<Submitted> {
     let mut operation = accepted(world, submit);
-    let outcome = finish::effect(world, &operation, &submit.action)?;
+    let outcome = finish::effect(world, &mut operation, &submit.action)?;
     let mut events = vec![AuditEvent::plain(AuditKind::Accepted)];
     let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
     if let Some(lock) = finish::lock_after(world, &operation, delivery.as_ref(), &mut events) {
@@ -190,7 +224,7 @@ fn accepted(world: &mut World, submit: &Submit) -> Operation {
     let arguments = if bytes.len() <= INLINE_BYTES_MAX {
         Arguments::Inline(bytes)
     } else {
-        world.put_arguments(submit.key.clone(), bytes);
+        world.put_payload(submit.key.clone(), PayloadKind::Arguments, bytes);
         Arguments::Apart
     };
     Operation {
@@ -203,6 +237,7 @@ fn accepted(world: &mut World, submit: &Submit) -> Operation {
         content_type: submit.intent.content_type.clone(),
         arguments,
         lock_mode: submit.intent.lock_mode,
+        result_kind: submit.result,
         inbox: submit.inbox.clone(),
         labels: submit.labels.clone(),
         accept_time: now,
@@ -211,6 +246,7 @@ fn accepted(world: &mut World, submit: &Submit) -> Operation {
         certainty: EffectCertainty::None,
         outcome_version: 0,
         outcome: None,
+        result: None,
         end_time: None,
         due_time: None,
         wait_ticket: None,

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use self::{
-    changes::Changes,
+    changes::{Changes, Payload},
     edits::Undo,
     needs::{Access, Body, Need, Unloaded, unloaded},
     rows::{Row, Rows},
@@ -35,7 +35,7 @@ use super::{
     ids::{Account, ConsumerId, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Arguments, Operation, OperationKey},
+    operation::{Arguments, Operation, OperationKey, PayloadKind},
     policy::Policy,
 };
 
@@ -69,7 +69,7 @@ pub struct World {
     surroundings: Surroundings,
     operations: Rows<OperationKey, Operation>,
     stored_arguments: BTreeMap<OperationKey, Bytes>,
-    new_arguments: BTreeMap<OperationKey, Bytes>,
+    new_payloads: BTreeMap<(OperationKey, PayloadKind), Bytes>,
     accounts: Rows<Account, AccountRow>,
     documents: Rows<TargetKey, Document>,
     locks: Rows<TargetKey, Lock>,
@@ -91,7 +91,7 @@ impl World {
             surroundings,
             operations: Rows::new(),
             stored_arguments: BTreeMap::new(),
-            new_arguments: BTreeMap::new(),
+            new_payloads: BTreeMap::new(),
             accounts: Rows::new(),
             documents: Rows::new(),
             locks: Rows::new(),
@@ -186,8 +186,8 @@ impl World {
         match &operation.arguments {
             Arguments::Inline(bytes) => Ok(bytes.clone()),
             Arguments::Apart => self
-                .new_arguments
-                .get(&operation.key)
+                .new_payloads
+                .get(&(operation.key.clone(), PayloadKind::Arguments))
                 .or_else(|| self.stored_arguments.get(&operation.key))
                 .cloned()
                 .ok_or_else(|| unloaded(Need::Arguments(operation.key.clone()))),
@@ -292,7 +292,11 @@ impl World {
     pub fn into_changes(self) -> Changes {
         Changes {
             operations: self.operations.into_changes(),
-            arguments: self.new_arguments.into_iter().collect(),
+            payloads: self
+                .new_payloads
+                .into_iter()
+                .map(|((key, kind), body)| Payload { key, kind, body })
+                .collect(),
             accounts: self.accounts.into_changes(),
             documents: self.documents.into_changes(),
             locks: self.locks.into_changes(),

@@ -20,7 +20,7 @@ use crate::{
         document::DocumentAction,
         ids::*,
         intent::{Intent, IntentDigest, LockMode, PART_DIGEST_BYTES},
-        operation::{EffectCertainty, Operation, OperationKey, OperationState},
+        operation::{EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
         policy::Policy,
         refusal::Refusal,
         sample,
@@ -287,6 +287,7 @@ pub(super) fn heavy_submit(account: &str, id: &str, bytes: usize) -> Command {
         labels: BTreeMap::new(),
         subject: String::new(),
         intention: Intention::Execute,
+        result: ResultKind::Receipt,
     }))
 }
 

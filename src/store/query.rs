@@ -1,6 +1,8 @@
 //! Reads outside a transaction: what is shown, searched or swept. Nothing decided from them is
 //! written without being loaded again under its lock.
 
+use bytes::Bytes;
+
 use super::{ReadError, Store};
 use crate::domain::{
     audit::AuditRow,
@@ -9,7 +11,7 @@ use crate::domain::{
     ids::{Account, OperationId, Target, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, PayloadKind},
 };
 
 /// What [`Store::look_up`] found for one id, all parts read in the order in which they may not
@@ -79,6 +81,10 @@ pub struct DuePage {
 /// history, or a document among markers of deleted ones, would otherwise be searched for as long
 /// as there are rows.
 pub const EXAMINED_MAX: i64 = 10_000;
+
+/// Bytes of one slice of a payload at most: one message to a reader, with room in the 4 MiB that
+/// clients decode, and little to hold for one that is slow.
+pub const SLICE_BYTES_MAX: i64 = 256 * 1024;
 
 /// A page of deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,6 +329,31 @@ impl Store {
     /// Operations by key, those that exist, in the order asked, in one statement.
     pub async fn operations(&self, keys: &[OperationKey]) -> Result<Vec<Operation>, ReadError> {
         read!(self, operations(keys))
+    }
+
+    /// Payloads of one kind, each whole, in the order asked; none where there is none. The caller
+    /// bounds how much that is: the sizes stand in the operations.
+    pub async fn payloads(
+        &self,
+        keys: &[OperationKey],
+        kind: PayloadKind,
+    ) -> Result<Vec<Option<Bytes>>, ReadError> {
+        read!(self, payloads(keys, kind))
+    }
+
+    /// Bytes of one payload from an offset on, at most `length` and never more than
+    /// [`SLICE_BYTES_MAX`]; fewer at its end, none where there is no such payload.
+    pub async fn read_payload(
+        &self,
+        key: &OperationKey,
+        kind: PayloadKind,
+        offset: i64,
+        length: i64,
+    ) -> Result<Option<Bytes>, ReadError> {
+        let length = length.clamp(0, SLICE_BYTES_MAX);
+        // Stores count bytes in 32 bits.
+        let offset = offset.clamp(0, i64::from(i32::MAX) - SLICE_BYTES_MAX);
+        read!(self, read_payload(key, kind, offset, length))
     }
 
     /// Locks of an account, by target in byte order: at most `limit`.

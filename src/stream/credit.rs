@@ -8,10 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// No result is larger: names and texts at their limits, sixteen labels, and all numbers. A page is
-/// put in flight only as far as results of this size are covered, because what is in flight and
-/// can't be sent would lose its time.
-pub const RESULT_BYTES_MAX: i64 = 12 * 1024;
+use crate::domain::policy::INLINE_PAYLOAD_BYTES_LIMIT;
+
+/// No result is larger: names and texts at their limits, sixteen labels, all numbers, and the
+/// largest body that travels along. A page is put in flight only as far as results of this size
+/// are covered, because what is in flight and can't be sent would lose its time.
+pub const RESULT_BYTES_MAX: i64 = 12 * 1024 + INLINE_PAYLOAD_BYTES_LIMIT as i64;
 
 /// The credit of one stream; shared by the stream and whoever grants more.
 #[derive(Debug)]

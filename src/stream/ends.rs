@@ -81,6 +81,8 @@ impl From<Refusal> for Fault {
             | Refusal::AccountQuota { .. }
             | Refusal::TargetLocked { .. }
             | Refusal::NoSuchOperation { .. }
+            | Refusal::ResultNotKept { .. }
+            | Refusal::ResultNotReady { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::domain::{
     delivery::Delivery,
     ids::OperationId,
-    operation::{Operation, Outcome},
+    operation::{Operation, OperationKey, Outcome},
 };
 
 /// The most that a frame is filled to; one larger result goes alone.
@@ -18,6 +18,8 @@ const FRAME_RESULTS_MAX: usize = 64;
 /// hashes of 32 each, numbers, and the tags of three nested messages. It need not be exact: nothing
 /// but the fill of a frame depends on it.
 const RESULT_BYTES: usize = 400;
+/// What is said of a body without its type: a digest of 32 bytes, a number, and tags.
+const RESULT_INFO_BYTES: usize = 56;
 /// Tags and lengths of one label.
 const LABEL_BYTES: usize = 8;
 
@@ -38,12 +40,12 @@ pub(super) fn join(deliveries: &[Delivery], operations: Vec<Operation>) -> Vec<J
         .collect()
 }
 
-/// Splits results into frames, keeping their order.
-pub(super) fn split(results: Vec<Joined>) -> Vec<Vec<Joined>> {
+/// Splits results into frames, keeping their order. Bodies up to `inline` bytes travel along.
+pub(super) fn split(results: Vec<Joined>, inline: usize) -> Vec<Vec<Joined>> {
     let mut frames = Vec::new();
     let (mut frame, mut bytes) = (Vec::new(), 0);
     for result in results {
-        let size = estimated_bytes(&result);
+        let size = estimated_bytes(&result, inline);
         let full = frame.len() == FRAME_RESULTS_MAX || bytes + size > FRAME_BYTES_MAX;
         if full && !frame.is_empty() {
             frames.push(std::mem::take(&mut frame));
@@ -58,8 +60,24 @@ pub(super) fn split(results: Vec<Joined>) -> Vec<Vec<Joined>> {
     frames
 }
 
+/// The operations of those results whose body travels along.
+pub(super) fn with_body<'a>(
+    results: impl Iterator<Item = &'a Joined>,
+    inline: usize,
+) -> Vec<OperationKey> {
+    let has_body = |operation: &Operation| {
+        operation.result.as_ref().is_some_and(|result| result.is_inline(inline))
+    };
+    let with_body = results.filter(|(_, operation)| has_body(operation));
+    with_body.map(|(_, operation)| operation.key.clone()).collect()
+}
+
 /// About how many bytes a result takes in a message.
-pub(super) fn estimated_bytes((delivery, operation): &Joined) -> usize {
+pub(super) fn estimated_bytes((delivery, operation): &Joined, inline: usize) -> usize {
+    let body = match &operation.result {
+        Some(result) if result.is_inline(inline) => usize::try_from(result.size).unwrap_or(inline),
+        Some(_) | None => 0,
+    };
     let labels: usize =
         operation.labels.iter().map(|(name, value)| name.len() + value.len() + LABEL_BYTES).sum();
     let outcome = match &operation.outcome {
@@ -74,12 +92,22 @@ pub(super) fn estimated_bytes((delivery, operation): &Joined) -> usize {
         + operation.action.len()
         + labels
         + outcome
+        + body
+        + operation
+            .result
+            .as_ref()
+            .map_or(0, |result| result.content_type.len() + RESULT_INFO_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::delivery::DeliveryState, stream::testing};
+    use crate::{
+        domain::{delivery::DeliveryState, operation::ResultInfo},
+        stream::testing,
+    };
+
+    const INLINE: usize = 64 * 1024;
 
     fn result(sequence: i64, label_bytes: usize) -> Joined {
         let delivery = testing::delivery(sequence, DeliveryState::InFlight);
@@ -92,31 +120,49 @@ mod tests {
     fn frames_keep_the_order_and_their_bounds() {
         let results: Vec<Joined> =
             (1..=300).map(|sequence| result(sequence, (sequence as usize * 37) % 900)).collect();
-        let frames = split(results.clone());
+        let frames = split(results.clone(), INLINE);
         for frame in &frames {
-            let bytes: usize = frame.iter().map(estimated_bytes).sum();
+            let bytes: usize = frame.iter().map(|result| estimated_bytes(result, INLINE)).sum();
             assert!(frame.len() <= FRAME_RESULTS_MAX && bytes <= FRAME_BYTES_MAX);
         }
         let all_but_last = &frames[..frames.len() - 1];
         for frame in all_but_last {
-            let bytes: usize = frame.iter().map(estimated_bytes).sum();
+            let bytes: usize = frame.iter().map(|result| estimated_bytes(result, INLINE)).sum();
             assert!(frame.len() == FRAME_RESULTS_MAX || bytes > FRAME_BYTES_MAX / 2, "{bytes}");
         }
         assert_eq!(frames.concat(), results);
-        assert_eq!(split(Vec::new()), Vec::<Vec<Joined>>::new());
+        assert_eq!(split(Vec::new(), INLINE), Vec::<Vec<Joined>>::new());
     }
 
     #[test]
     fn a_result_above_the_bound_goes_alone() {
         let results = vec![result(1, 10), result(2, 40_000), result(3, 10)];
-        let lengths: Vec<usize> = split(results).iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = split(results, INLINE).iter().map(Vec::len).collect();
         assert_eq!(lengths, [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_body_fills_a_frame_only_if_it_travels_along() {
+        let with_body = |sequence, size, kept| {
+            let (delivery, mut operation) = result(sequence, 0);
+            let content_type = "text/plain".to_owned();
+            operation.result = Some(ResultInfo { size, sha256: [0; 32], content_type, kept });
+            (delivery, operation)
+        };
+        let lengths = |size, kept| -> Vec<usize> {
+            let results = (1..=4).map(|sequence| with_body(sequence, size, kept)).collect();
+            split(results, INLINE).iter().map(Vec::len).collect()
+        };
+        assert_eq!(lengths(64 * 1024, true), [1, 1, 1, 1]);
+        assert_eq!(lengths(7 * 1024, true), [2, 2]);
+        assert_eq!(lengths(64 * 1024 + 1, true), [4], "it is read by itself");
+        assert_eq!(lengths(64 * 1024, false), [4], "it was not kept");
     }
 
     #[test]
     fn small_results_fill_a_frame_by_number() {
         let small: Vec<Joined> = (1..=100).map(|sequence| result(sequence, 0)).collect();
-        let frames = split(small);
+        let frames = split(small, INLINE);
         assert!(frames[0].len() >= 30, "{}", frames[0].len());
     }
 

@@ -4,13 +4,15 @@
 //! read again; the wait ends by results, time or shutdown; what is in flight is in the answer, and
 //! what does not arrive comes again after its ack deadline.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Sending,
     frames::{self, Joined},
+    send::{bodies_of, with_bodies},
     unreadable,
     work::operation_keys,
 };
@@ -32,10 +34,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// Between two looks that hints ask for: under load they fold, and nobody feels the wait.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// Results put in flight in one step: their size is known only afterwards, and so many of the
-/// largest are half a MiB.
+/// largest are half a MiB without their bodies.
 const STEP_MAX: i64 = 64;
-/// No further step begins at this size: an answer stays below a MiB or so, a quarter of what usual
-/// clients take.
+/// No further step begins at this size, and bodies travel along up to it: an answer stays below
+/// 1.5 MiB or so, less than half of what usual clients take. ReadResult has the other bodies.
 const FULL_BYTES: usize = 512 * 1024;
 
 /// What is pulled.
@@ -53,7 +55,7 @@ pub struct PullPage {
 #[derive(Debug)]
 pub struct Pulled {
     /// By number within each kind: first those that were sent before.
-    pub results: Vec<Joined>,
+    pub results: Vec<Sending>,
     /// How many of the inbox's results wait.
     pub pending: i64,
 }
@@ -107,29 +109,52 @@ async fn something_waits(
 
 /// Takes what is there now, in steps.
 async fn take(engine: &Engine, page: &PullPage) -> Result<Pulled, Refusal> {
-    let mut pulled = Pulled { results: Vec::new(), pending: 0 };
+    let inline = engine.policy().inline_payload_bytes_max;
+    let mut results: Vec<Joined> = Vec::new();
+    let mut pending = 0;
     let (mut left, mut bytes) = (page.limit, 0);
     while left > 0 && bytes < FULL_BYTES {
         let limit = left.min(STEP_MAX);
         match step(engine, page, limit).await {
-            Ok((results, taken, inbox)) => {
-                bytes += results.iter().map(frames::estimated_bytes).sum::<usize>();
-                pulled.results.extend(results);
-                pulled.pending = inbox.pending;
+            Ok((found, taken, inbox)) => {
+                let size = |result: &Joined| frames::estimated_bytes(result, inline);
+                bytes += found.iter().map(size).sum::<usize>();
+                results.extend(found);
+                pending = inbox.pending;
                 if taken < limit {
                     break;
                 }
                 left -= taken;
             }
             // What is in flight already is worth an answer.
-            Err(_) if !pulled.results.is_empty() => break,
+            Err(_) if !results.is_empty() => break,
             Err(refusal) => return Err(refusal),
         }
     }
-    if !pulled.results.is_empty() {
-        telemetry::results_pulled(pulled.results.len());
+    if !results.is_empty() {
+        telemetry::results_pulled(results.len());
     }
-    Ok(pulled)
+    Ok(Pulled { results: sending(engine, results).await, pending })
+}
+
+/// Joins results with the bodies that travel along. What is in flight is worth an answer without
+/// them: a body can be read by itself.
+async fn sending(engine: &Engine, results: Vec<Joined>) -> Vec<Sending> {
+    let inline = engine.policy().inline_payload_bytes_max;
+    let mut bytes = 0;
+    let fits = |result: &&Joined| {
+        bytes += frames::estimated_bytes(result, inline);
+        bytes <= FULL_BYTES
+    };
+    let keys = frames::with_body(results.iter().take_while(fits), inline);
+    let bodies = match bodies_of(engine.store(), keys).await {
+        Ok(bodies) => bodies,
+        Err(error) => {
+            tracing::debug!(%error, "pulled results go without their bodies");
+            BTreeMap::new()
+        }
+    };
+    with_bodies(results, &bodies)
 }
 
 /// One step: the results, how many deliveries went in flight, and the inbox after.

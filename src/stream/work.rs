@@ -4,17 +4,16 @@
 //! free; what was put in flight is kept until it is sent, whatever fails in between; whatever is lost
 //! is told from the token's position on.
 
-use std::collections::BTreeSet;
-
 use tokio::time::Instant;
 
 use super::{
-    Frame, Granted,
+    Frame,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
     life::{Life, StoreWork},
     progress::{Backlog, Offered, has_fresh, is_straight},
+    send::Sent,
     unreadable,
 };
 use crate::{
@@ -27,7 +26,6 @@ use crate::{
     },
     engine::Handed,
     store::ReadError,
-    telemetry,
 };
 
 /// Deliveries of one offer: a usual window in one or two transactions, and an amount of rows that
@@ -44,15 +42,6 @@ const WITHDRAWN_MAX: usize = 200;
 
 /// The states of what may still be lost.
 const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
-
-/// What became of results that were to be sent.
-#[derive(Debug, PartialEq, Eq)]
-enum Sent {
-    /// All were sent.
-    Whole,
-    /// The lease ended in between: the rest came back, and comes again.
-    TakenBack,
-}
 
 /// What an offer put in flight to us.
 #[derive(Debug)]
@@ -77,7 +66,10 @@ impl Life {
     }
 
     /// Reads from the store, living on meanwhile.
-    async fn read<T>(&mut self, read: StoreWork<Result<T, ReadError>>) -> Result<T, Fault> {
+    pub(super) async fn read<T>(
+        &mut self,
+        read: StoreWork<Result<T, ReadError>>,
+    ) -> Result<T, Fault> {
         Ok(self.attend(read).await?.map_err(unreadable)?)
     }
 
@@ -279,7 +271,7 @@ impl Life {
 
     /// Raises the position to what has been sent, where the row as last read says that nothing
     /// below can be lost untold.
-    fn raise_to(&mut self, sent: i64) {
+    pub(super) fn raise_to(&mut self, sent: i64) {
         let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
         if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
             self.progress.raise(sent);
@@ -416,48 +408,6 @@ impl Life {
     fn cover(&mut self, covered: i64) {
         self.progress.cover(covered);
         self.raise_to(self.progress.cursor());
-    }
-
-    /// Sends results, which are in flight to us, and keeps the lease while the client reads slowly.
-    async fn send_results(&mut self, results: Vec<frames::Joined>) -> Result<Sent, End> {
-        let epoch = self.consumer.epoch;
-        let mut store_answers = true;
-        let mut highest = 0;
-        let mut unsent: BTreeSet<i64> =
-            results.iter().map(|(delivery, _)| delivery.key.sequence).collect();
-        for results in frames::split(results) {
-            if store_answers && Instant::now() >= self.timers.renew {
-                match self.renew().await {
-                    Ok(()) => {}
-                    Err(Fault::End(end)) => return Err(end),
-                    // The next turn tries again.
-                    Err(Fault::Retry(_)) => store_answers = false,
-                }
-                if self.consumer.epoch != epoch {
-                    return Ok(Sent::TakenBack);
-                }
-            }
-            for (delivery, operation) in &results {
-                let first = !self.progress.has_shown(delivery.key.sequence);
-                if let Some(Granted { credit, result_bytes }) =
-                    self.granted.as_ref().filter(|_| first)
-                {
-                    let bytes = result_bytes(delivery, operation);
-                    credit.spend(i64::try_from(bytes).unwrap_or(i64::MAX));
-                }
-            }
-            for (delivery, _) in &results {
-                let sequence = delivery.key.sequence;
-                self.progress.show(sequence);
-                unsent.remove(&sequence);
-                highest = highest.max(sequence);
-            }
-            self.raise_to(unsent.first().map_or(highest, |next| highest.min(next - 1)));
-            telemetry::results_sent(results.len());
-            let resume_token = self.token();
-            self.send(Frame::Deliveries { results, resume_token }).await?;
-        }
-        Ok(Sent::Whole)
     }
 
     /// Tells what was lost after the position and was neither shown nor told here, beyond the cursor

@@ -138,8 +138,7 @@ async fn read(engine: &Engine, number: usize, frames: &mut Frames, expected: usi
     while seen < expected {
         let frame = frames.recv().await.expect("the stream stays open").expect("no refusal");
         let Frame::Deliveries { results, .. } = frame else { continue };
-        let sequences: Vec<i64> =
-            results.iter().map(|(delivery, _)| delivery.key.sequence).collect();
+        let sequences: Vec<i64> = results.iter().map(|sent| sent.delivery.key.sequence).collect();
         let Command::Ack { account, targets, subject, .. } =
             commands::ack(&name(number), &sequences)
         else {

@@ -11,7 +11,7 @@ use receiptd::{
         refusal::Refusal,
     },
     engine::Engine,
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, OpenStream, Sending, StreamSettings},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -338,7 +338,7 @@ impl Worker {
             match frames.recv().await {
                 Some(Ok(Frame::Deliveries { results, .. })) => {
                     self.hunt.count("stream", "results");
-                    for (delivery, _) in results {
+                    for Sending { delivery, .. } in results {
                         self.hunt.queued(delivery.key);
                     }
                 }

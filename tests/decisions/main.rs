@@ -14,7 +14,7 @@ use receiptd::domain::{
     command::{AckOutcome, Command, Intention, Origin, Reply, Submitted},
     ids::{MintTime, Span, Timestamp},
     intent::{IntentPart, LockMode},
-    operation::{OperationState, Outcome, RejectionReason},
+    operation::{OperationState, Outcome, PayloadKind, RejectionReason},
     policy::Policy,
     refusal::Refusal,
 };
@@ -293,4 +293,43 @@ fn a_limit_that_was_lowered_does_not_hide_a_receipt() {
     let refusal = refused(&mut memory, &append("after", now).command());
     let large = Refusal::PayloadTooLarge { field: "intent.arguments", size: 12, limit: 4 };
     assert_eq!(refusal, large);
+}
+
+#[test]
+fn a_result_is_kept_described_or_refused() {
+    let mut memory = Memory::new(Policy { result_bytes_max: 4, ..Policy::default() });
+    let now = memory.now;
+    let put = |id: &str, content: &str| Instruction {
+        action: "document.put".to_owned(),
+        arguments: format!(r#"{{"content":"{content}"}}"#),
+        ..append(id, now).keeping_content()
+    };
+    let kept = submitted(&mut memory, put("kept", "four")).operation.result.expect("a result");
+    assert_eq!((kept.size, kept.kept), (4, true));
+    let body = memory.payloads.get(&(operation("kept"), PayloadKind::Result));
+    assert_eq!(body.map(|body| &body[..]), Some(b"four".as_slice()));
+    // What the request alone tells comes before any effect.
+    let refusal = refused(&mut memory, &put("large", "fives").command());
+    assert_eq!(refusal, Refusal::PayloadTooLarge { field: "result", size: 5, limit: 4 });
+    // What only the document tells comes after it.
+    let grown = submitted(&mut memory, append("grown", now).keeping_content()).operation;
+    assert_eq!(grown.state, OperationState::Applied);
+    let told = grown.result.expect("described");
+    assert_eq!((told.size, told.kept), (6, false));
+    // The first submit's choice stays, either way; a limit that fell hides no receipt.
+    memory.policy.result_bytes_max = 1;
+    let again = submitted(&mut memory, put("kept", "four"));
+    assert_eq!((again.origin, again.operation.result), (Origin::Replayed, Some(kept)));
+    submitted(&mut memory, append("plain", now));
+    let again = submitted(&mut memory, append("plain", now).keeping_content());
+    assert_eq!((again.origin, again.operation.result), (Origin::Replayed, None));
+    // Tried only: described, and nothing is kept.
+    memory.policy.result_bytes_max = 99;
+    let trial = Instruction {
+        intention: Intention::ValidateOnly,
+        ..append("trial", now).keeping_content()
+    };
+    assert!(submitted(&mut memory, trial).operation.result.is_some_and(|result| result.kept));
+    let kept = memory.payloads.keys().filter(|(_, kind)| *kind == PayloadKind::Result);
+    assert_eq!(kept.count(), 1);
 }

@@ -13,6 +13,7 @@ mod answers;
 mod identity;
 mod outages;
 mod queues;
+mod results;
 mod resume;
 mod shared;
 mod slow;

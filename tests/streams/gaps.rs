@@ -120,9 +120,9 @@ async fn expired_ones_are_told_once() {
                 assert_eq!(operation_ids.len() as i64, last - first + 1);
                 gaps.extend((first..=last).map(|n| (n, cause)));
             }
-            Frame::Deliveries { results, .. } => {
-                shown.extend(results.iter().map(|(d, _)| (d.key.sequence, d.attempt)))
-            }
+            Frame::Deliveries { results, .. } => shown.extend(
+                results.iter().map(|sent| (sent.delivery.key.sequence, sent.delivery.attempt)),
+            ),
             Frame::CaughtUp { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -139,7 +139,7 @@ async fn a_slow_outage_takes_over_nothing() {
         while !seen {
             match hanging.frames.recv().await.expect("not ended") {
                 Ok(Frame::Deliveries { results, .. }) => {
-                    seen = results.iter().any(|(delivery, _)| delivery.key.sequence == 2);
+                    seen = results.iter().any(|sent| sent.delivery.key.sequence == 2);
                 }
                 Ok(Frame::Heartbeat { .. } | Frame::CaughtUp { .. }) => {}
                 other => panic!("{other:?}"),

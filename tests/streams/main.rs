@@ -164,10 +164,12 @@ async fn results(frames: &mut Frames, count: usize) -> (Vec<(i64, i32)>, String)
     while got.len() < count {
         match next(frames).await {
             Frame::Deliveries { results, resume_token } => {
-                got.extend(results.iter().map(|(delivery, operation)| {
-                    assert_eq!(delivery.operation_id, operation.key.id);
-                    (delivery.key.sequence, delivery.attempt)
-                }));
+                got.extend(results.iter().map(
+                    |receiptd::stream::Sending { delivery, operation, .. }| {
+                        assert_eq!(delivery.operation_id, operation.key.id);
+                        (delivery.key.sequence, delivery.attempt)
+                    },
+                ));
                 token = resume_token;
             }
             Frame::CaughtUp { resume_token } => token = resume_token,
@@ -245,7 +247,7 @@ async fn window_is_kept_and_redelivers() {
             Frame::CaughtUp { .. } => caught_up += 1,
             Frame::Deliveries { results, .. } => {
                 assert_eq!(results.len(), 1);
-                assert_eq!((results[0].0.key.sequence, results[0].0.attempt), (1, 2));
+                assert_eq!((results[0].delivery.key.sequence, results[0].delivery.attempt), (1, 2));
                 break;
             }
             other => panic!("{other:?}"),
@@ -281,7 +283,7 @@ async fn what_backs_off_at_the_opening_comes_before_caught_up() {
         match item.expect("in time").expect("not ended").expect("no refusal") {
             Frame::Deliveries { results, .. } => {
                 shown.extend(results.iter().map(|(row, _)| (row.key.sequence, row.attempt)));
-                running.ack("me", &[results[0].0.key.sequence]).await;
+                running.ack("me", &[results[0].delivery.key.sequence]).await;
             }
             Frame::Heartbeat { .. } => heartbeats += 1,
             Frame::Opened { .. } => {}

@@ -12,7 +12,7 @@ use receiptd::domain::{
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
     intent::{Intent, JSON, LockMode, digest},
     lock::TargetKey,
-    operation::OperationKey,
+    operation::{OperationKey, ResultKind},
 };
 
 pub fn account() -> Account {
@@ -52,6 +52,7 @@ pub struct Instruction {
     pub on_locked: OnLocked,
     pub inbox: Option<String>,
     pub intention: Intention,
+    pub result: ResultKind,
     pub start_deadline: Option<Span>,
 }
 
@@ -67,6 +68,7 @@ pub fn append(id: &str, now: Timestamp) -> Instruction {
         on_locked: OnLocked::Wait,
         inbox: Some("default".to_owned()),
         intention: Intention::Execute,
+        result: ResultKind::Receipt,
         start_deadline: None,
     }
 }
@@ -86,6 +88,10 @@ impl Instruction {
 
     pub fn expecting(self, revision: i64) -> Self {
         Instruction { expected_revision: Some(revision), ..self }
+    }
+
+    pub fn keeping_content(self) -> Self {
+        Instruction { result: ResultKind::Content, ..self }
     }
 
     pub fn into_inbox(self, name: &str) -> Self {
@@ -116,6 +122,7 @@ impl Instruction {
             labels: BTreeMap::new(),
             subject: "tester".to_owned(),
             intention: self.intention,
+            result: self.result,
         }))
     }
 }

@@ -16,7 +16,7 @@ use receiptd::domain::{
     ids::{Account, Span, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, PayloadKind},
     policy::Policy,
     record::unpack_events,
     refusal::Refusal,
@@ -34,7 +34,7 @@ pub struct Memory {
     pub policy: Policy,
     pub jitter: u64,
     pub operations: BTreeMap<OperationKey, Operation>,
-    pub arguments: BTreeMap<OperationKey, Bytes>,
+    pub payloads: BTreeMap<(OperationKey, PayloadKind), Bytes>,
     pub accounts: BTreeMap<Account, AccountRow>,
     pub documents: BTreeMap<TargetKey, Document>,
     pub locks: BTreeMap<TargetKey, Lock>,
@@ -57,7 +57,7 @@ impl Memory {
             policy,
             jitter: 7,
             operations: BTreeMap::new(),
-            arguments: BTreeMap::new(),
+            payloads: BTreeMap::new(),
             accounts: BTreeMap::new(),
             documents: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -168,7 +168,8 @@ impl Memory {
             world.load_operation(key.clone(), *access, self.operations.get(key).cloned());
         }
         for key in &needs.arguments {
-            world.load_arguments(key.clone(), self.arguments[key].clone());
+            let row = (key.clone(), PayloadKind::Arguments);
+            world.load_arguments(key.clone(), self.payloads[&row].clone());
         }
         for (account, access) in &needs.accounts {
             world.load_account(account.clone(), *access, self.accounts.get(account).cloned());
@@ -246,8 +247,9 @@ impl Memory {
     fn save(&mut self, world: World) {
         let changes = world.into_changes();
         apply(&mut self.operations, changes.operations, |row| row.key.clone());
-        for (key, bytes) in changes.arguments {
-            assert!(self.arguments.insert(key, bytes).is_none(), "arguments are written once");
+        for row in changes.payloads {
+            let before = self.payloads.insert((row.key, row.kind), row.body);
+            assert!(before.is_none(), "a payload is written once");
         }
         apply(&mut self.accounts, changes.accounts, |row| row.account.clone());
         let bodies: BTreeMap<TargetKey, Option<Bytes>> = self

@@ -143,6 +143,8 @@ pub fn policy() -> Policy {
         ack_window: Span::seconds(90),
         lock_limit: Span::seconds(60),
         start_deadline: Span::seconds(70),
+        // Three lines, so that some results are kept and some are not.
+        result_bytes_max: 6,
         ..Policy::default()
     }
 }
@@ -168,6 +170,9 @@ impl Model {
                     .on(&format!("t{target}"))
                     .into_inbox(&format!("i{inbox}"));
                 instruction.expected_revision = *expecting;
+                if id % 2 == 0 {
+                    instruction = instruction.keeping_content();
+                }
                 if *until_acked {
                     instruction = instruction.until_acked();
                 }

@@ -70,7 +70,14 @@ fn intent() -> Value {
 }
 
 fn submits(first: &str, second: &str) -> Vec<Call> {
-    let submit = |id: &str| json!({ "operationId": id, "intent": intent(), "inbox": INBOX });
+    let submit = |id: &str| {
+        json!({
+            "operationId": id,
+            "intent": intent(),
+            "inbox": INBOX,
+            "result": "RESULT_KIND_CONTENT",
+        })
+    };
     let one = submit(first);
     let again = one.clone();
     let other = submit(second);
@@ -138,6 +145,11 @@ fn reads(first: &str, second: &str) -> Vec<Call> {
             Ends::With("/operation"),
             { "/0/snapshot": true, "/0/operation/waitingFor/target": TARGET }
         ),
+        call!("receiptd.v1.OperationService/ReadResult", { "operationId": first }, Ends::Alone, {
+            "/0/result/sizeBytes": "2",
+            "/0/data": "eAo=",
+            "/0/last": true,
+        }),
         call!(
             "receiptd.v1.OperationService/ListOperationEvents",
             { "operationId": second },

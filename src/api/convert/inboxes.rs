@@ -12,7 +12,7 @@ use crate::{
         policy::Policy,
     },
     proto::{self, stream_deliveries_response},
-    stream::{Frame, pull::Pulled},
+    stream::{Frame, Sending, pull::Pulled},
 };
 
 /// Unacked results of a stream if the caller names no number (contract section 7).
@@ -52,9 +52,9 @@ pub fn pull(
 }
 
 /// A page that was pulled.
-pub fn pulled(pulled: &Pulled, consumer: &ConsumerId) -> proto::PullDeliveriesResponse {
+pub fn pulled(pulled: Pulled, consumer: &ConsumerId) -> proto::PullDeliveriesResponse {
     proto::PullDeliveriesResponse {
-        results: pulled.results.iter().map(|(sent, of)| delivered(sent, of)).collect(),
+        results: pulled.results.into_iter().map(delivered).collect(),
         consumer_id: consumer.as_str().to_owned(),
         pending: pulled.pending,
     }
@@ -115,6 +115,8 @@ pub fn policy(policy: &Policy) -> proto::Policy {
         in_flight_limit: policy.in_flight_max,
         arguments_limit_bytes: bytes(policy.arguments_bytes_max),
         document_limit_bytes: bytes(policy.document_bytes_max),
+        result_limit_bytes: bytes(policy.result_bytes_max),
+        inline_payload_limit_bytes: bytes(policy.inline_payload_bytes_max),
     }
 }
 
@@ -137,7 +139,7 @@ pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamD
             })
         }
         Frame::Deliveries { results, resume_token } => Sent::Deliveries(proto::DeliveryBatch {
-            results: results.iter().map(|(sent, of)| delivered(sent, of)).collect(),
+            results: results.into_iter().map(delivered).collect(),
             resume_token,
         }),
         Frame::CaughtUp { resume_token } => Sent::CaughtUp(proto::CaughtUp { resume_token }),
@@ -170,16 +172,22 @@ pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamD
 }
 
 /// How many bytes a result takes of a reader's credit: its own message, without the frame's tags.
-pub fn result_bytes(sent: &Delivery, of: &crate::domain::operation::Operation) -> usize {
-    use prost::Message;
-    delivered(sent, of).encoded_len()
+pub fn result_bytes(result: &Sending) -> usize {
+    use prost::{Message, encoding};
+    // The body is counted without a copy of it.
+    let body = result.payload.as_ref().map_or(0, |payload| {
+        let length = u64::try_from(payload.len()).unwrap_or(u64::MAX);
+        1 + encoding::encoded_len_varint(length) + payload.len()
+    });
+    delivered(Sending { payload: None, ..result.clone() }).encoded_len() + body
 }
 
-fn delivered(sent: &Delivery, of: &crate::domain::operation::Operation) -> proto::DeliveredResult {
+fn delivered(result: Sending) -> proto::DeliveredResult {
     proto::DeliveredResult {
-        delivery: Some(delivery(sent)),
-        operation: Some(operation(of, None)),
-        redelivered: sent.attempt > 1,
+        delivery: Some(delivery(&result.delivery)),
+        operation: Some(operation(&result.operation, None)),
+        redelivered: result.delivery.attempt > 1,
+        payload: result.payload.map(Vec::from),
     }
 }
 
@@ -232,7 +240,8 @@ mod tests {
             api::convert::submit::labels,
             domain::{
                 ids::{InboxName, OperationId, Target, Timestamp},
-                operation::{OperationState, Outcome},
+                operation::{OperationState, Outcome, ResultInfo},
+                policy::INLINE_PAYLOAD_BYTES_LIMIT,
             },
             stream::credit::RESULT_BYTES_MAX,
         };
@@ -248,6 +257,12 @@ mod tests {
             .expect("valid"),
             state: OperationState::Cancelled,
             outcome: Some(Outcome::Cancelled { reason: "r".repeat(512) }),
+            result: Some(ResultInfo {
+                size: i64::MAX,
+                sha256: [1; 32],
+                content_type: "c".repeat(128),
+                kept: true,
+            }),
             outcome_version: i32::MAX,
             end_time: Some(time),
             last_replay_time: Some(time),
@@ -264,7 +279,11 @@ mod tests {
             operation_id: OperationId::parse(&name).expect("valid"),
             ..sample::delivery(&name, i64::MAX)
         };
-        let most = i64::try_from(result_bytes(&sent, &of)).expect("small");
+        let body = vec![7; INLINE_PAYLOAD_BYTES_LIMIT];
+        let largest = Sending { delivery: sent, operation: of, payload: Some(body.into()) };
+        let most = i64::try_from(result_bytes(&largest)).expect("small");
+        let whole = prost::Message::encoded_len(&delivered(largest));
+        assert_eq!(i64::try_from(whole), Ok(most), "counted as it is sent");
         assert!(most < RESULT_BYTES_MAX, "{most}");
         assert!(most > RESULT_BYTES_MAX / 2, "{most}: the bound is far above what there is");
     }
@@ -273,8 +292,9 @@ mod tests {
     fn only_a_second_attempt_is_a_redelivery() {
         let of = sample::operation("op-1");
         for (attempt, redelivered) in [(1, false), (2, true)] {
-            let sent = Delivery { attempt, ..sample::delivery("op-1", 1) };
-            assert_eq!(delivered(&sent, &of).redelivered, redelivered);
+            let delivery = Delivery { attempt, ..sample::delivery("op-1", 1) };
+            let sent = Sending { delivery, operation: of.clone(), payload: None };
+            assert_eq!(delivered(sent).redelivered, redelivered);
         }
     }
 }

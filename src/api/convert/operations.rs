@@ -15,6 +15,7 @@ use crate::{
         lock::Lock,
         operation::{
             EffectCertainty, Operation, OperationState, Outcome, Rejection, RejectionReason,
+            ResultInfo,
         },
         recovery::Projected,
         refusal::{Recovery, RecoveryAction},
@@ -65,6 +66,17 @@ pub fn receipt(operation: &Operation) -> proto::Receipt {
         rejection,
         document,
         cancel_reason,
+        result: operation.result.as_ref().map(result_info),
+    }
+}
+
+/// The body of a result, for callers.
+pub fn result_info(result: &ResultInfo) -> proto::ResultInfo {
+    proto::ResultInfo {
+        size_bytes: result.size,
+        sha256: result.sha256.to_vec(),
+        content_type: result.content_type.clone(),
+        kept: result.kept,
     }
 }
 

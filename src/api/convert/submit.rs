@@ -15,6 +15,7 @@ use crate::{
         document::{self, DocumentAction},
         ids::{Account, InboxName, Invalid, Span, Target},
         intent::{self, ACTION_BYTES_MAX, Intent, IntentDigest, JSON, LockMode},
+        operation::ResultKind,
         refusal::Refusal,
     },
     proto,
@@ -96,6 +97,10 @@ fn read(
         labels: labels(request.labels).map_err(invalid)?,
         subject: subject.to_owned(),
         intention,
+        result: match known("result", request.result).map_err(invalid)? {
+            proto::ResultKind::Unspecified => ResultKind::Receipt,
+            proto::ResultKind::Content => ResultKind::Content,
+        },
     };
     Ok(SubmitForm { submit, wait: wait.unwrap_or(Span(0)) })
 }

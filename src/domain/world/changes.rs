@@ -8,7 +8,7 @@ use crate::domain::{
     document::Document,
     inbox::{AccountRow, Inbox},
     lock::Lock,
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, PayloadKind},
 };
 
 /// A row before and after.
@@ -43,13 +43,24 @@ impl<V> TableChanges<V> {
     }
 }
 
+/// Bytes that are kept apart from their operation's row.
+#[derive(Debug, Clone)]
+pub struct Payload {
+    /// Whose.
+    pub key: OperationKey,
+    /// Which.
+    pub kind: PayloadKind,
+    /// The bytes.
+    pub body: Bytes,
+}
+
 /// Everything a batch decided, in lock order: what `save` writes.
 #[derive(Debug, Clone)]
 pub struct Changes {
     /// Operations.
     pub operations: TableChanges<Operation>,
-    /// Arguments kept apart: inserts only.
-    pub arguments: Vec<(OperationKey, Bytes)>,
+    /// What is kept apart from the operations: inserts only.
+    pub payloads: Vec<Payload>,
     /// Accounts.
     pub accounts: TableChanges<AccountRow>,
     /// Documents.
@@ -68,7 +79,7 @@ impl Changes {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
-            && self.arguments.is_empty()
+            && self.payloads.is_empty()
             && self.accounts.is_empty()
             && self.documents.is_empty()
             && self.locks.is_empty()
@@ -80,7 +91,7 @@ impl Changes {
     /// How many rows are sent to the store (the row budget counts them).
     pub fn rows(&self) -> usize {
         self.operations.len()
-            + self.arguments.len()
+            + self.payloads.len()
             + self.accounts.len()
             + self.documents.len()
             + self.locks.len()

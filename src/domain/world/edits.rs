@@ -18,7 +18,7 @@ use crate::domain::{
     ids::Account,
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, PayloadKind},
 };
 
 /// How one row stood before a command touched it.
@@ -35,7 +35,7 @@ pub(super) enum Undo {
     Inbox(InboxKey, (Option<Inbox>, bool)),
     Delivery(DeliveryKey, Option<(Option<Delivery>, bool)>),
     Audit,
-    Arguments(OperationKey),
+    Payload(OperationKey, PayloadKind),
     Handed(InboxKey),
     FollowUp,
 }
@@ -53,10 +53,10 @@ impl World {
         Ok(())
     }
 
-    /// Keeps arguments apart from their operation's row.
-    pub fn put_arguments(&mut self, key: OperationKey, arguments: Bytes) {
-        self.new_arguments.insert(key.clone(), arguments);
-        self.undo.push(Undo::Arguments(key));
+    /// Keeps bytes apart from their operation's row; each kind once for an operation.
+    pub fn put_payload(&mut self, key: OperationKey, kind: PayloadKind, body: Bytes) {
+        self.new_payloads.insert((key.clone(), kind), body);
+        self.undo.push(Undo::Payload(key, kind));
     }
 
     /// Stores an account that was declared with [`Access::Write`].
@@ -169,7 +169,7 @@ impl World {
                 Undo::Delivery(key, Some(before)) => self.deliveries.restore(&key, before),
                 Undo::Audit => drop(self.audit.pop()),
                 Undo::FollowUp => drop(self.follow_ups.pop()),
-                Undo::Arguments(key) => drop(self.new_arguments.remove(&key)),
+                Undo::Payload(key, kind) => drop(self.new_payloads.remove(&(key, kind))),
                 Undo::Handed(inbox) => {
                     self.handed.pop();
                     if let Some(attached) = self.surroundings.attached.get_mut(&inbox) {

@@ -133,6 +133,8 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("look_up_deliveries", read::LOOK_UP_DELIVERIES),
         ("look_up_documents", read::LOOK_UP_DOCUMENTS),
         ("look_up_locks", read::LOOK_UP_LOCKS),
+        ("payloads", read::PAYLOADS),
+        ("payload_slice", read::PAYLOAD_SLICE),
         ("glimpse_operations", read::GLIMPSE_OPERATIONS),
         ("glimpse_inboxes", read::GLIMPSE_INBOXES),
         ("glimpse_documents", read::GLIMPSE_DOCUMENTS),

@@ -4,6 +4,7 @@
 //! their results may not overtake each other; each sees its own snapshot (READ COMMITTED), so
 //! that a later one is never older. A read that fails is tried once more on another connection.
 
+use bytes::Bytes;
 use tokio_postgres::Row;
 
 use super::{
@@ -24,7 +25,7 @@ use crate::{
         ids::{Account, Timestamp},
         inbox::{AccountRow, Inbox},
         lock::TargetKey,
-        operation::{Operation, OperationKey},
+        operation::{Operation, OperationKey, PayloadKind},
         record::Unreadable,
     },
     store::{
@@ -306,7 +307,62 @@ impl PostgresStore {
         })?;
         Ok(operations.into_iter().flatten().collect())
     }
+
+    /// Payloads of one kind, each whole, in the order asked.
+    pub async fn payloads(
+        &self,
+        keys: &[OperationKey],
+        kind: PayloadKind,
+    ) -> Result<Vec<Option<Bytes>>, ReadError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut parameters = operation_keys(&keys.iter().collect::<Vec<_>>());
+        parameters.push(value(kind as i16));
+        let replies = self.read(vec![Call { sql: PAYLOADS, parameters }]).await?;
+        Ok(found(keys, &replies[0], "payload", |fields, _| {
+            Ok(Bytes::copy_from_slice(fields.take()?))
+        })?)
+    }
+
+    /// A part of one payload.
+    pub async fn read_payload(
+        &self,
+        key: &OperationKey,
+        kind: PayloadKind,
+        offset: i64,
+        length: i64,
+    ) -> Result<Option<Bytes>, ReadError> {
+        let mut parameters = operation_keys(&[key]);
+        parameters.extend([value(kind as i16), value(offset), value(length)]);
+        let replies = self.read(vec![Call { sql: PAYLOAD_SLICE, parameters }]).await?;
+        let slices = found(&[key], &replies[0], "payload", |fields, _| {
+            Ok(Bytes::copy_from_slice(fields.take()?))
+        })?;
+        Ok(slices.into_iter().flatten().next())
+    }
 }
+
+macro_rules! payloads_by_key {
+    ($body:literal) => {
+        concat!(
+            "SELECT k.n, ",
+            $body,
+            " FROM UNNEST($1::smallint[], $2::text[], $3::bytea[])
+                WITH ORDINALITY AS k(bucket, account, operation_id, n)
+            JOIN receiptd.payloads p ON p.bucket = k.bucket AND p.account = k.account
+                AND p.operation_id = k.operation_id AND p.kind = $4::smallint"
+        )
+    };
+}
+
+/// Index: payloads_pkey.
+pub(super) const PAYLOADS: &str = payloads_by_key!("p.body");
+
+/// The column is stored uncompressed, so that only the pages of the slice are read. Index:
+/// payloads_pkey.
+pub(super) const PAYLOAD_SLICE: &str =
+    payloads_by_key!("substring(p.body FROM $5::bigint::integer + 1 FOR $6::bigint::integer)");
 
 /// Index: operations_pkey.
 pub(super) const GLIMPSE_OPERATIONS: &str = "SELECT k.n, o.state, o.outcome_version

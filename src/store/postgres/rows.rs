@@ -15,7 +15,7 @@ use crate::domain::{
     inbox::{AccountRow, Inbox},
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState},
+    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
     record::{Unreadable, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
@@ -80,9 +80,9 @@ impl<'a> Fields<'a> {
 
 macro_rules! operation_columns {
     () => {
-        "o.mint_time, o.digest_version, o.digest, o.part_digests, o.action, o.target,
-         o.expected_revision, o.content_type, o.arguments, o.lock_mode, o.inbox, o.labels,
-         o.accept_time, o.start_deadline, o.state, o.certainty, o.outcome_version, o.outcome,
+        "o.outcome, o.mint_time, o.digest_version, o.digest, o.part_digests, o.action, o.target,
+         o.expected_revision, o.content_type, o.arguments, o.lock_mode, o.result_kind, o.inbox, o.labels,
+         o.accept_time, o.start_deadline, o.state, o.certainty, o.outcome_version,
          o.end_time, o.due_time, o.wait_ticket, o.delivery_sequence, o.audit_length,
          o.audit_hash, o.replay_count, o.last_replay_time"
     };
@@ -93,6 +93,11 @@ pub(super) fn operation(
     fields: &mut Fields<'_>,
     key: OperationKey,
 ) -> Result<Operation, Unreadable> {
+    // Two fields of one column, which therefore comes first.
+    let (outcome, result) = match fields.take::<Option<&[u8]>>()? {
+        Some(bytes) => unpack_outcome(bytes).map(|(outcome, result)| (Some(outcome), result))?,
+        None => (None, None),
+    };
     Ok(Operation {
         key,
         mint_time: MintTime::from_millis(fields.take()?),
@@ -110,6 +115,7 @@ pub(super) fn operation(
             None => Arguments::Apart,
         },
         lock_mode: fields.known(LockMode::from_stored)?,
+        result_kind: fields.known(ResultKind::from_stored)?,
         inbox: fields.take::<Option<&str>>()?.map(InboxName::from_stored),
         labels: unpack_labels(fields.take()?)?,
         accept_time: fields.time()?,
@@ -117,7 +123,8 @@ pub(super) fn operation(
         state: fields.known(OperationState::from_stored)?,
         certainty: fields.known(EffectCertainty::from_stored)?,
         outcome_version: fields.take()?,
-        outcome: fields.take::<Option<&[u8]>>()?.map(unpack_outcome).transpose()?,
+        outcome,
+        result,
         end_time: fields.optional_time()?,
         due_time: fields.optional_time()?,
         wait_ticket: fields.take()?,

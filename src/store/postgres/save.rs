@@ -10,8 +10,8 @@
 
 use super::{
     save_statements::{
-        DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_ARGUMENTS, INSERT_AUDIT, INSERT_BATCH,
-        INSERT_DELIVERIES, INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS,
+        DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH, INSERT_DELIVERIES,
+        INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS, INSERT_PAYLOADS,
         UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES, UPDATE_LOCKS,
         UPDATE_OPERATIONS,
     },
@@ -27,7 +27,7 @@ use crate::{
         lock::{Holder, Lock},
         operation::{Arguments, Operation, OperationKey},
         record::{pack_consumers, pack_labels, pack_outcome},
-        world::changes::{Changes, TableChanges, Update},
+        world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -64,8 +64,8 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     let mut calls = Vec::new();
     let operation_texts = [INSERT_OPERATIONS, UPDATE_OPERATIONS];
     add(&mut calls, &changes.operations, operation_texts, operations, operation_updates);
-    if !changes.arguments.is_empty() {
-        calls.push(Call { sql: INSERT_ARGUMENTS, parameters: arguments(&changes.arguments) });
+    if !changes.payloads.is_empty() {
+        calls.push(Call { sql: INSERT_PAYLOADS, parameters: payloads(&changes.payloads) });
     }
     let account_texts = [INSERT_ACCOUNTS, UPDATE_ACCOUNTS];
     add(&mut calls, &changes.accounts, account_texts, accounts, account_updates);
@@ -125,6 +125,7 @@ fn operations<'a>(rows: &[&'a Operation]) -> Vec<Parameter<'a>> {
             Arguments::Apart => None,
         }),
         column(each(), |row| row.lock_mode as i16),
+        column(each(), |row| row.result_kind as i16),
         column(each(), |row: &'a Operation| row.inbox.as_ref().map(|inbox| inbox.as_str())),
         column(each(), |row| pack_labels(&row.labels)),
         column(each(), |row| row.accept_time.0),
@@ -141,7 +142,7 @@ fn operation_state<'a>(rows: &[&'a Operation]) -> Vec<Parameter<'a>> {
         column(each(), |row| row.state as i16),
         column(each(), |row| row.certainty as i16),
         column(each(), |row| row.outcome_version),
-        column(each(), |row| row.outcome.as_ref().map(pack_outcome)),
+        column(each(), pack_outcome),
         column(each(), |row| micros(row.end_time)),
         column(each(), |row| micros(row.due_time)),
         column(each(), |row| row.wait_ticket),
@@ -165,9 +166,9 @@ fn operation_updates(rows: &[Update<Operation>]) -> Vec<Parameter<'_>> {
     parameters
 }
 
-fn arguments(rows: &[(OperationKey, bytes::Bytes)]) -> Vec<Parameter<'_>> {
-    let mut parameters = operation_keys(rows.iter().map(|(key, _)| key));
-    parameters.push(column(rows, |(_, body)| &body[..]));
+fn payloads(rows: &[Payload]) -> Vec<Parameter<'_>> {
+    let mut parameters = operation_keys(rows.iter().map(|row| &row.key));
+    parameters.extend([column(rows, |row| row.kind as i16), column(rows, |row| &row.body[..])]);
     parameters
 }
 

@@ -43,15 +43,15 @@ pub(super) const SETTLE_BATCH: &str = guarded!(
 /// New rows. Index: operations_pkey.
 pub(super) const INSERT_OPERATIONS: &str = "INSERT INTO receiptd.operations (
     bucket, account, operation_id, mint_time, digest_version, digest, part_digests, action,
-    target, expected_revision, content_type, arguments, lock_mode, inbox, labels, accept_time,
-    start_deadline, state, certainty, outcome_version, outcome, end_time, due_time, wait_ticket,
-    delivery_sequence, audit_length, audit_hash, replay_count, last_replay_time)
+    target, expected_revision, content_type, arguments, lock_mode, result_kind, inbox, labels,
+    accept_time, start_deadline, state, certainty, outcome_version, outcome, end_time, due_time,
+    wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, last_replay_time)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::bytea[], $4::bigint[], $5::smallint[], $6::bytea[],
     $7::bytea[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[],
-    $13::smallint[], $14::text[], $15::text[], $16::bigint[], $17::bigint[], $18::smallint[],
-    $19::smallint[], $20::integer[], $21::bytea[], $22::bigint[], $23::bigint[], $24::bigint[],
-    $25::bigint[], $26::integer[], $27::bytea[], $28::bigint[], $29::bigint[])";
+    $13::smallint[], $14::smallint[], $15::text[], $16::text[], $17::bigint[], $18::bigint[],
+    $19::smallint[], $20::smallint[], $21::integer[], $22::bytea[], $23::bigint[], $24::bigint[],
+    $25::bigint[], $26::bigint[], $27::integer[], $28::bytea[], $29::bigint[], $30::bigint[])";
 
 /// Changed rows; the preconditions repeat what was loaded. Index: operations_pkey.
 pub(super) const UPDATE_OPERATIONS: &str = guarded!(
@@ -77,11 +77,10 @@ pub(super) const UPDATE_OPERATIONS: &str = guarded!(
 );
 
 /// New rows. Index: payloads_pkey.
-pub(super) const INSERT_ARGUMENTS: &str = "INSERT INTO receiptd.payloads (
+pub(super) const INSERT_PAYLOADS: &str = "INSERT INTO receiptd.payloads (
     bucket, account, operation_id, kind, body)
-    SELECT k.bucket, k.account, k.operation_id, 1, k.body
-    FROM UNNEST($1::smallint[], $2::text[], $3::bytea[], $4::bytea[])
-        AS k(bucket, account, operation_id, body)";
+    SELECT * FROM UNNEST(
+    $1::smallint[], $2::text[], $3::bytea[], $4::smallint[], $5::bytea[])";
 
 /// New rows. Index: accounts_pkey.
 pub(super) const INSERT_ACCOUNTS: &str = "INSERT INTO receiptd.accounts (

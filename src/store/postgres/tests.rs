@@ -21,6 +21,7 @@ use super::{PostgresStore, claim_hash, save, transact::Saved};
 use crate::{
     domain::{
         ids::Timestamp,
+        operation::PayloadKind,
         policy::Policy,
         world::{
             Surroundings, World,
@@ -85,7 +86,10 @@ fn all_needs() -> Vec<Need> {
 fn fill(world: &mut World) -> Result<(), Unloaded> {
     world.put_operation(operation("set", Optional::Set))?;
     world.put_operation(operation("unset", Optional::Unset))?;
-    world.put_arguments(operation_key("unset"), Bytes::from_static(b"apart"));
+    let apart = Bytes::from_static(b"apart");
+    world.put_payload(operation_key("unset"), PayloadKind::Arguments, apart);
+    let result = Bytes::from_static(b"0123456789");
+    world.put_payload(operation_key("unset"), PayloadKind::Result, result);
     world.put_account(account_row("alice"))?;
     world.put_document(document("plain"))?;
     world.put_document(document("held"))?;
@@ -108,6 +112,23 @@ async fn filled(database: &Database) -> PostgresStore {
         .value
         .expect("loaded");
     store
+}
+
+#[tokio::test]
+async fn a_payload_is_read_whole_or_in_slices() {
+    let Some(database) = Database::new().await else { return };
+    let store = filled(&database).await;
+    let (key, other) = (operation_key("unset"), operation_key("set"));
+    for (offset, length, expected) in
+        [(0, 4, "0123"), (4, 4, "4567"), (8, 4, "89"), (10, 4, ""), (99, 4, ""), (0, 0, "")]
+    {
+        let slice = store.read_payload(&key, PayloadKind::Result, offset, length).await;
+        assert_eq!(slice.expect("reads").as_deref(), Some(expected.as_bytes()), "{offset}");
+    }
+    let absent = store.read_payload(&other, PayloadKind::Result, 0, 4).await;
+    assert_eq!(absent.expect("reads"), None);
+    let whole = store.payloads(&[other, key], PayloadKind::Result).await.expect("reads");
+    assert_eq!(whole, [None, Some(Bytes::from_static(b"0123456789"))]);
 }
 
 #[tokio::test]

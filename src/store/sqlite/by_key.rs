@@ -19,7 +19,7 @@ use crate::domain::{
     ids::Account,
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey},
+    operation::{Operation, OperationKey, PayloadKind},
 };
 
 /// Runs a statement that finds at most one row.
@@ -61,17 +61,44 @@ pub(super) fn operation(
     one(connection, OPERATION, parameters, rows::operation)
 }
 
-/// Index: the primary key. The kind of arguments is 1.
-pub(super) const ARGUMENTS: &str = "SELECT body FROM payloads \
-    WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND kind = 1";
+/// Index: the primary key.
+pub(super) const PAYLOAD: &str = "SELECT body FROM payloads \
+    WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND kind = ?4";
 
-/// Arguments kept apart from their operation's row.
-pub(super) fn arguments(
+/// Bytes kept apart from their operation's row.
+pub(super) fn payload(
     connection: &Connection,
     key: &OperationKey,
+    kind: PayloadKind,
 ) -> Result<Option<Bytes>, Fault> {
-    let parameters = (key.account.bucket(), key.account.as_str(), key.id.to_stored());
-    let mut statement = connection.prepare_cached(ARGUMENTS)?;
+    let parameters = (key.account.bucket(), key.account.as_str(), key.id.to_stored(), kind as i16);
+    bytes(connection, PAYLOAD, parameters)
+}
+
+/// Index: the primary key.
+pub(super) const SLICE: &str = "SELECT substr(body, ?5 + 1, ?6) FROM payloads \
+    WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 AND kind = ?4";
+
+/// A part of bytes kept apart.
+pub(super) fn slice(
+    connection: &Connection,
+    key: &OperationKey,
+    kind: PayloadKind,
+    offset: i64,
+    length: i64,
+) -> Result<Option<Bytes>, Fault> {
+    let OperationKey { account, id } = key;
+    let parameters =
+        (account.bucket(), account.as_str(), id.to_stored(), kind as i16, offset, length);
+    bytes(connection, SLICE, parameters)
+}
+
+fn bytes(
+    connection: &Connection,
+    statement: &'static str,
+    parameters: impl Params,
+) -> Result<Option<Bytes>, Fault> {
+    let mut statement = connection.prepare_cached(statement)?;
     let body = statement.query_row(parameters, |row| row.get::<_, Vec<u8>>(0)).optional()?;
     Ok(body.map(Bytes::from))
 }

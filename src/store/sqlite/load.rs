@@ -18,7 +18,7 @@ use crate::domain::{
     document::Document,
     ids::{ConsumerId, Timestamp},
     lock::{Lock, TargetKey},
-    operation::OperationKey,
+    operation::{OperationKey, PayloadKind},
     world::{
         World,
         needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
@@ -41,7 +41,7 @@ pub(super) fn load(
     }
     for key in &needs.arguments {
         // Absent only beside an absent operation: nobody will look at them.
-        if let Some(arguments) = by_key::arguments(connection, key)? {
+        if let Some(arguments) = by_key::payload(connection, key, PayloadKind::Arguments)? {
             world.load_arguments(key.clone(), arguments);
         }
     }

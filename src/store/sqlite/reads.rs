@@ -3,6 +3,7 @@
 //! What must stay true: a read sees one state of the store, and ends before anything is sent to a
 //! caller, so that it never keeps the log from being emptied. Deliberately not here: statements.
 
+use bytes::Bytes;
 use rusqlite::Connection;
 
 use super::{CLOSED, SqliteStore, by_key, connection::Reader, due, dump, fault::Fault, query};
@@ -14,7 +15,7 @@ use crate::{
         ids::{Account, Span, Target, Timestamp},
         inbox::{AccountRow, Inbox},
         lock::{Lock, TargetKey},
-        operation::{Operation, OperationKey},
+        operation::{Operation, OperationKey, PayloadKind},
     },
     store::{
         ReadError,
@@ -275,6 +276,37 @@ impl SqliteStore {
             keys.iter().filter_map(|key| by_key::operation(connection, key).transpose()).collect()
         })
         .await
+    }
+
+    /// See [`crate::store::Store::payloads`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn payloads(
+        &self,
+        keys: &[OperationKey],
+        kind: PayloadKind,
+    ) -> Result<Vec<Option<Bytes>>, ReadError> {
+        let keys = keys.to_vec();
+        self.read(move |connection| {
+            keys.iter().map(|key| by_key::payload(connection, key, kind)).collect()
+        })
+        .await
+    }
+
+    /// See [`crate::store::Store::read_payload`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn read_payload(
+        &self,
+        key: &OperationKey,
+        kind: PayloadKind,
+        offset: i64,
+        length: i64,
+    ) -> Result<Option<Bytes>, ReadError> {
+        let key = key.clone();
+        self.read(move |connection| by_key::slice(connection, &key, kind, offset, length)).await
     }
 
     /// See [`crate::store::Store::list_locks`].

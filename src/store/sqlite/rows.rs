@@ -16,7 +16,7 @@ use crate::domain::{
     inbox::{AccountRow, Inbox},
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState},
+    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
     record::{Unreadable, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
@@ -98,10 +98,11 @@ fn flag(number: i64, what: &'static str) -> Result<bool, Fault> {
 /// What [`operation`] reads.
 macro_rules! operation_columns {
     () => {
-        "account, operation_id, mint_time, digest_version, digest, part_digests, action, target, \
-         expected_revision, content_type, arguments, lock_mode, inbox, labels, accept_time, \
-         start_deadline, state, certainty, outcome_version, outcome, end_time, due_time, \
-         wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, last_replay_time"
+        "outcome, account, operation_id, mint_time, digest_version, digest, part_digests, action, target, \
+         expected_revision, content_type, arguments, lock_mode, result_kind, inbox, labels, \
+         accept_time, start_deadline, state, certainty, outcome_version, end_time, \
+         due_time, wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, \
+         last_replay_time"
     };
 }
 pub(super) use operation_columns;
@@ -109,6 +110,11 @@ pub(super) use operation_columns;
 /// Reads an operation.
 pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
     let columns = &mut Columns::of(row);
+    // Two fields of one column, which therefore comes first.
+    let (outcome, result) = match columns.take::<Option<Vec<u8>>>()? {
+        Some(bytes) => unpack_outcome(&bytes).map(|(outcome, result)| (Some(outcome), result))?,
+        None => (None, None),
+    };
     Ok(Operation {
         key: OperationKey { account: columns.account()?, id: columns.operation_id()? },
         mint_time: MintTime::from_millis(columns.take()?),
@@ -126,6 +132,8 @@ pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
             None => Arguments::Apart,
         },
         lock_mode: lock_mode(columns.take()?)?,
+        result_kind: ResultKind::from_stored(columns.take()?)
+            .ok_or(Unreadable { what: "result kind" })?,
         inbox: columns.take::<Option<String>>()?.map(|name| InboxName::from_stored(&name)),
         labels: unpack_labels(columns.text()?)?,
         accept_time: columns.time()?,
@@ -135,10 +143,8 @@ pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
         certainty: EffectCertainty::from_stored(columns.take()?)
             .ok_or(Unreadable { what: "effect certainty" })?,
         outcome_version: columns.take()?,
-        outcome: match columns.take::<Option<Vec<u8>>>()? {
-            Some(bytes) => Some(unpack_outcome(&bytes)?),
-            None => None,
-        },
+        outcome,
+        result,
         end_time: columns.optional_time()?,
         due_time: columns.optional_time()?,
         wait_ticket: columns.take()?,

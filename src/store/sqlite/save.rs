@@ -16,9 +16,9 @@ use crate::{
         ids::Timestamp,
         inbox::AccountRow,
         lock::Lock,
-        operation::{Arguments, Operation, OperationKey},
+        operation::{Arguments, Operation},
         record::{pack_labels, pack_outcome},
-        world::changes::{Changes, TableChanges, Update},
+        world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -38,7 +38,7 @@ pub(super) fn save(
     each(inserts, |row| insert_operation(connection, row))?;
     each(updates, |row| update_operation(connection, row))?;
     each(deletes, |row| delete_operation(connection, row))?;
-    each(&changes.arguments, |(key, body)| insert_arguments(connection, key, body))?;
+    each(&changes.payloads, |row| insert_payload(connection, row))?;
     let TableChanges { inserts, updates, deletes } = &changes.accounts;
     each(inserts, |row| insert_account(connection, row))?;
     each(updates, |row| update_account(connection, row))?;
@@ -105,11 +105,11 @@ pub(super) fn settle_batch(connection: &Connection, batch: &BatchName) -> Result
 
 const INSERT_OPERATION: &str = "INSERT INTO operations (bucket, account, operation_id, mint_time, \
     digest_version, digest, part_digests, action, target, expected_revision, content_type, \
-    arguments, lock_mode, inbox, labels, accept_time, start_deadline, state, certainty, \
-    outcome_version, outcome, end_time, due_time, wait_ticket, delivery_sequence, audit_length, \
-    audit_hash, replay_count, last_replay_time) \
+    arguments, lock_mode, result_kind, inbox, labels, accept_time, start_deadline, state, \
+    certainty, outcome_version, outcome, end_time, due_time, wait_ticket, delivery_sequence, \
+    audit_length, audit_hash, replay_count, last_replay_time) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-    ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)";
+    ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)";
 
 fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Fault> {
     let arguments = match &row.arguments {
@@ -130,6 +130,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.content_type,
         arguments,
         row.lock_mode as i16,
+        row.result_kind as i16,
         row.inbox.as_ref().map(|inbox| inbox.as_str()),
         pack_labels(&row.labels),
         row.accept_time.0,
@@ -137,7 +138,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.state as i16,
         row.certainty as i16,
         row.outcome_version,
-        row.outcome.as_ref().map(pack_outcome),
+        pack_outcome(row),
         row.end_time.map(|time| time.0),
         row.due_time.map(|time| time.0),
         row.wait_ticket,
@@ -171,7 +172,7 @@ fn update_operation(connection: &Connection, row: &Update<Operation>) -> Result<
         after.state as i16,
         after.certainty as i16,
         after.outcome_version,
-        after.outcome.as_ref().map(pack_outcome),
+        pack_outcome(after),
         after.end_time.map(|time| time.0),
         after.due_time.map(|time| time.0),
         after.wait_ticket,
@@ -201,13 +202,18 @@ fn delete_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
     exactly_one(connection, DELETE_OPERATION, "operations", parameters)
 }
 
-/// The kind of arguments is 1.
-const INSERT_ARGUMENTS: &str = "INSERT INTO payloads (bucket, account, operation_id, kind, body) \
-    VALUES (?1, ?2, ?3, 1, ?4)";
+const INSERT_PAYLOAD: &str = "INSERT INTO payloads (bucket, account, operation_id, kind, body) \
+    VALUES (?1, ?2, ?3, ?4, ?5)";
 
-fn insert_arguments(connection: &Connection, key: &OperationKey, body: &[u8]) -> Result<(), Fault> {
-    let parameters = params![key.account.bucket(), key.account.as_str(), key.id.to_stored(), body];
-    exactly_one(connection, INSERT_ARGUMENTS, "payloads", parameters)
+fn insert_payload(connection: &Connection, row: &Payload) -> Result<(), Fault> {
+    let parameters = params![
+        row.key.account.bucket(),
+        row.key.account.as_str(),
+        row.key.id.to_stored(),
+        row.kind as i16,
+        row.body.as_ref(),
+    ];
+    exactly_one(connection, INSERT_PAYLOAD, "payloads", parameters)
 }
 
 const INSERT_ACCOUNT: &str = "INSERT INTO accounts (bucket, account, create_time, inboxes, \

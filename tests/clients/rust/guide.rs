@@ -1,14 +1,12 @@
 use std::{error::Error, time::Duration};
 
-use receiptd::{
-    client::{
-        connect::{Client, ConnectOptions, Secret},
-        inbox::{InboxReader, ReaderOptions},
-        reader_state::{News, ReaderState},
-        submit::Submission,
-    },
-    proto::Intent,
+use receiptd::client::{
+    connect::{Client, ConnectOptions, Secret},
+    inbox::{InboxReader, ReaderOptions},
+    reader_state::{News, ReaderState},
+    submission::Submission,
 };
+use serde_json::json;
 
 /// Submits one operation, and shows what comes into the inbox; returns what it printed.
 pub async fn edit(endpoint: &str, token: Option<String>) -> Result<String, Box<dyn Error>> {
@@ -20,17 +18,12 @@ pub async fn edit(endpoint: &str, token: Option<String>) -> Result<String, Box<d
     let mut printed = String::new();
 
     // Once per intended action. Save the identity beside the action before the first attempt.
-    let intent = Intent {
-        action: "document.append".to_owned(),
-        target: "notes/today".to_owned(),
-        arguments: br#"{"line": "hello"}"#.to_vec(),
-        ..Intent::default()
-    };
-    let mut submission = Submission::new(client.mint(), intent);
-    submission.inbox = "editor".to_owned();
+    let identity = client.mint();
+    let line = json!({ "line": "hello" });
+    let append = Submission::json("document.append", "notes/today", &line).into_inbox("editor");
     // Repeats under the same id for as long as its limits allow. What it reports then is never a
     // failure of the operation, but that its outcome is not known.
-    let submitted = client.submit(&submission).await?;
+    let submitted = client.send(&identity, &append).await?;
     printed += &format!("{:?} after {} attempts\n", submitted.origin(), submitted.attempts);
 
     // Reconnects with its token by itself, and repeats each ack until it is answered.

@@ -45,6 +45,7 @@ CREATE TABLE receiptd.operations (
     content_type      TEXT COLLATE "C" NOT NULL,
     arguments         BYTEA,              -- NULL: kept in payloads
     lock_mode         SMALLINT NOT NULL,  -- 1 until final, 2 until acked
+    result_kind       SMALLINT NOT NULL,  -- 1 receipt only, 2 content
     inbox             TEXT COLLATE "C",              -- NULL: no delivery
     labels            TEXT COLLATE "C" NOT NULL,     -- JSON object, sorted keys
     accept_time       BIGINT NOT NULL,
@@ -72,7 +73,7 @@ CREATE INDEX operations_due ON receiptd.operations (bucket, due_time, account, o
 -- The last index: while the table is empty all cost the same, and the planner takes the youngest.
 ALTER TABLE receiptd.operations ADD PRIMARY KEY (bucket, account, operation_id);
 
--- Arguments above 1 KiB, apart from the narrow rows. kind 1: arguments.
+-- Apart from the narrow rows. kind 1: arguments above 1 KiB; 2: the body of the result.
 CREATE TABLE receiptd.payloads (
     bucket       SMALLINT NOT NULL,
     account      TEXT COLLATE "C" NOT NULL,
@@ -81,6 +82,8 @@ CREATE TABLE receiptd.payloads (
     body         BYTEA NOT NULL,
     PRIMARY KEY (bucket, account, operation_id, kind)
 );
+-- Not compressed: a slice is read without what stands before it.
+ALTER TABLE receiptd.payloads ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE TABLE receiptd.documents (
     bucket       SMALLINT NOT NULL,

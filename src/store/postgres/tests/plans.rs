@@ -27,6 +27,8 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("look_up_deliveries", &["operations_pkey", "deliveries_pkey"]),
     ("look_up_documents", &["operations_pkey", "documents_pkey"]),
     ("look_up_locks", &["operations_pkey", "locks_pkey"]),
+    ("payloads", &["payloads_pkey"]),
+    ("payload_slice", &["payloads_pkey"]),
     ("glimpse_operations", &["operations_pkey"]),
     ("glimpse_inboxes", &["inboxes_pkey"]),
     ("glimpse_documents", &["documents_pkey"]),
@@ -52,7 +54,7 @@ const SEED: &str = "
         FROM generate_series(1, 3000) n;
     INSERT INTO receiptd.operations
         SELECT n % 50, 'account-' || n % 50, decode(lpad(to_hex(n), 32, '0'), 'hex'), n, 1, '\\x00',
-            '\\x00', 'document.put', 'target-' || n % 500, NULL, 'text/plain', '\\x00', 1, 'main',
+            '\\x00', 'document.put', 'target-' || n % 500, NULL, 'text/plain', '\\x00', 1, 1, 'main',
             '{}', n, n, CASE WHEN n % 40 = 0 THEN 1 ELSE 3 END, 1, 1, NULL,
             CASE WHEN n % 40 = 0 THEN NULL ELSE n END, CASE WHEN n % 40 = 0 THEN n END,
             CASE WHEN n % 40 = 0 THEN n END, n / 50, 1, '\\x00', 0, NULL

@@ -12,7 +12,10 @@ use crate::domain::{
     inbox::{AccountRow, Consumer, Inbox},
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome},
+    operation::{
+        Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome, ResultInfo,
+        ResultKind,
+    },
     record::pack_events,
 };
 
@@ -85,6 +88,10 @@ pub(super) fn operation(id: &str, optional: Optional) -> Operation {
             Optional::Set => LockMode::UntilAcked,
             Optional::Unset => LockMode::UntilFinal,
         },
+        result_kind: match optional {
+            Optional::Set => ResultKind::Content,
+            Optional::Unset => ResultKind::Receipt,
+        },
         inbox: optional.of(inbox_key("main").inbox),
         labels: BTreeMap::from([("a \"b\"".into(), "ö|=".into())]),
         accept_time: Timestamp(10),
@@ -93,6 +100,12 @@ pub(super) fn operation(id: &str, optional: Optional) -> Operation {
         certainty: EffectCertainty::Complete,
         outcome_version: 1,
         outcome: optional.of(Outcome::Applied(change)),
+        result: optional.of(ResultInfo {
+            size: 2,
+            sha256: [2; 32],
+            content_type: "text/plain".into(),
+            kept: true,
+        }),
         end_time: optional.of(Timestamp(30)),
         due_time: optional.of(Timestamp(40)),
         wait_ticket: optional.of(5),

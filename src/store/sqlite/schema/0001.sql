@@ -43,6 +43,7 @@ CREATE TABLE operations (
     content_type      TEXT NOT NULL,
     arguments         BLOB,              -- NULL: kept in payloads
     lock_mode         INTEGER NOT NULL,  -- 1 until final, 2 until acked
+    result_kind       INTEGER NOT NULL,  -- 1 receipt only, 2 content
     inbox             TEXT,              -- NULL: no delivery
     labels            TEXT NOT NULL,     -- JSON object, sorted keys
     accept_time       INTEGER NOT NULL,
@@ -69,7 +70,7 @@ CREATE INDEX operations_waiting ON operations (bucket, account, target, wait_tic
 CREATE INDEX operations_due ON operations (bucket, due_time, account, operation_id)
     WHERE due_time IS NOT NULL;
 
--- Arguments above 1 KiB, apart from the narrow rows. kind 1: arguments.
+-- Apart from the narrow rows. kind 1: arguments above 1 KiB; 2: the body of the result.
 CREATE TABLE payloads (
     bucket       INTEGER NOT NULL,
     account      TEXT NOT NULL,

@@ -13,7 +13,10 @@ use crate::{
         inbox::{AccountRow, Consumer, Inbox},
         intent::{IntentDigest, LockMode},
         lock::{Holder, Lock, TargetKey},
-        operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome},
+        operation::{
+            Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome,
+            ResultInfo, ResultKind,
+        },
         policy::Policy,
         record::pack_events,
         sample,
@@ -157,6 +160,7 @@ pub(super) fn full_operation(id: &str) -> Operation {
     Operation {
         expected_revision: Some(0),
         arguments: Arguments::Inline(Bytes::new()),
+        result_kind: ResultKind::Content,
         content_type: "application/json".to_owned(),
         lock_mode: LockMode::UntilAcked,
         inbox: Some(InboxName::from_stored("default")),
@@ -165,6 +169,12 @@ pub(super) fn full_operation(id: &str) -> Operation {
         certainty: EffectCertainty::Complete,
         outcome_version: 1,
         outcome: Some(Outcome::Applied(change)),
+        result: Some(ResultInfo {
+            size: 4,
+            sha256: [4; 32],
+            content_type: "text/plain".to_owned(),
+            kept: true,
+        }),
         end_time: Some(Timestamp(30)),
         due_time: Some(Timestamp(40)),
         wait_ticket: Some(50),

@@ -20,7 +20,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH payloads USING INDEX sqlite_autoindex_payloads_1 (bucket=? AND account=? AND \
          operation_id=? AND kind=?)",
-        &[by_key::ARGUMENTS],
+        &[by_key::PAYLOAD, by_key::SLICE],
     ),
     (
         "SEARCH accounts USING PRIMARY KEY (bucket=? AND account=?)",

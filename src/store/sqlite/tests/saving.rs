@@ -11,7 +11,7 @@ use crate::{
         ids::Timestamp,
         inbox::{AccountRow, Inbox},
         lock::Lock,
-        operation::{Operation, OperationState},
+        operation::{Operation, OperationState, PayloadKind},
         world::{
             World,
             changes::{Changes, TableChanges},
@@ -31,14 +31,17 @@ async fn operations_come_back_as_they_went() {
     let store = place.open();
     let needs = || vec![write_operation(PACKED), write_operation(PLAIN)];
     let put = run(&store, needs(), |world| {
-        world.put_arguments(operation_key(PLAIN), Bytes::from_static(b"body"));
+        let body = Bytes::from_static(b"body");
+        world.put_payload(operation_key(PLAIN), PayloadKind::Arguments, body);
+        let result = Bytes::from_static(b"0123456789");
+        world.put_payload(operation_key(PLAIN), PayloadKind::Result, result);
         world.add_audit(audit_row(PLAIN, 1));
         world.add_audit(audit_row(PLAIN, 2));
         world.put_operation(full_operation(PACKED))?;
         world.put_operation(bare_operation(PLAIN))
     });
     let touches = put.await.expect("commits").touches;
-    assert_eq!((touches.loaded, touches.saved, touches.commits), (2, 6, 1));
+    assert_eq!((touches.loaded, touches.saved, touches.commits), (2, 7, 1));
     let keys = [operation_key(PACKED), operation_key(PLAIN)];
     let rows = store.operations(&keys).await.expect("reads");
     assert_eq!(rows, [full_operation(PACKED), bare_operation(PLAIN)]);
@@ -46,6 +49,17 @@ async fn operations_come_back_as_they_went() {
         world.arguments(&bare_operation(PLAIN))
     });
     assert_eq!(loaded.await.expect("reads").value, Bytes::from_static(b"body"));
+    let (key, other) = (operation_key(PLAIN), operation_key(PACKED));
+    for (offset, length, expected) in
+        [(0, 4, "0123"), (4, 4, "4567"), (8, 4, "89"), (10, 4, ""), (99, 4, ""), (0, 0, "")]
+    {
+        let slice = store.read_payload(&key, PayloadKind::Result, offset, length).await;
+        assert_eq!(slice.expect("reads").as_deref(), Some(expected.as_bytes()), "{offset}");
+    }
+    let absent = store.read_payload(&other, PayloadKind::Result, 0, 4).await;
+    assert_eq!(absent.expect("reads"), None);
+    let whole = store.payloads(&[other, key], PayloadKind::Result).await.expect("reads");
+    assert_eq!(whole, [None, Some(Bytes::from_static(b"0123456789"))]);
     let audit = store.list_audit(&operation_key(PLAIN), 1, 10).await.expect("reads");
     assert_eq!(audit, [audit_row(PLAIN, 2)]);
 
@@ -54,6 +68,7 @@ async fn operations_come_back_as_they_went() {
         key: from.key,
         expected_revision: from.expected_revision,
         arguments: from.arguments,
+        result_kind: from.result_kind,
         content_type: from.content_type,
         lock_mode: from.lock_mode,
         inbox: from.inbox,
@@ -317,7 +332,7 @@ fn deletes<T>(deletes: Vec<T>) -> TableChanges<T> {
 fn delete_one_of_each() -> Changes {
     Changes {
         operations: deletes(vec![bare_operation(PACKED)]),
-        arguments: Vec::new(),
+        payloads: Vec::new(),
         accounts: deletes(vec![account_row(1)]),
         documents: deletes(vec![document("locked", b"text")]),
         locks: deletes(vec![lock("locked")]),
