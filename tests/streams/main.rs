@@ -282,7 +282,9 @@ async fn what_backs_off_at_the_opening_comes_before_caught_up() {
         let item = tokio::time::timeout(Duration::from_secs(10), frames.recv()).await;
         match item.expect("in time").expect("not ended").expect("no refusal") {
             Frame::Deliveries { results, .. } => {
-                shown.extend(results.iter().map(|(row, _)| (row.key.sequence, row.attempt)));
+                shown.extend(
+                    results.iter().map(|sent| (sent.delivery.key.sequence, sent.delivery.attempt)),
+                );
                 running.ack("me", &[results[0].delivery.key.sequence]).await;
             }
             Frame::Heartbeat { .. } => heartbeats += 1,
@@ -326,7 +328,8 @@ async fn many_results_all_arrive() {
         while seen.len() < total {
             match next(&mut frames).await {
                 Frame::Deliveries { results, .. } => {
-                    let numbers: Vec<i64> = results.iter().map(|(d, _)| d.key.sequence).collect();
+                    let numbers: Vec<i64> =
+                        results.iter().map(|sent| sent.delivery.key.sequence).collect();
                     for number in &numbers {
                         assert!(seen.insert(*number), "{number} twice");
                     }
@@ -384,7 +387,7 @@ async fn nothing_is_lost_whatever_drops() {
                                 continue;
                             }
                             let numbers: Vec<i64> =
-                                results.iter().map(|(d, _)| d.key.sequence).collect();
+                                results.iter().map(|sent| sent.delivery.key.sequence).collect();
                             running.ack(&who, &numbers).await;
                             acked.lock().expect("l").extend(numbers);
                         }
