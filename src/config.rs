@@ -4,6 +4,7 @@
 //! checked as a whole before anything opens; a secret never reaches a text. Every limit says why
 //! it has its value. Deliberately not here: the flags themselves (`cli/server_args.rs`).
 
+mod replicas;
 mod sources;
 pub mod store_url;
 
@@ -15,6 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    replicas::Hints,
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
 };
@@ -40,6 +42,12 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The store of `serve`: `postgres://…` or `sqlite:PATH`.
     pub store: Option<StoreUrl>,
+    /// Where the PostgreSQL server itself is reached, if `store` leads to something in between: for
+    /// LISTEN and for migrations. The same database as `store`.
+    pub listen_url: Option<StoreUrl>,
+    /// What tells replicas at once of each other's changes; without it they look once per
+    /// `sweep_interval`. On the embedded store there is nobody to tell.
+    pub hints: Hints,
     /// The file with the hashes of the tokens.
     pub access_file: Option<PathBuf>,
     /// The certificate chain, PEM. With it comes `tls_key`.
@@ -103,6 +111,8 @@ impl Default for Config {
             admin_listen: local(7071),
             data_dir: PathBuf::from("./receiptd-data"),
             store: None,
+            listen_url: None,
+            hints: Hints::Postgres,
             access_file: None,
             tls_cert: None,
             tls_key: None,
@@ -161,6 +171,7 @@ impl Config {
                 self.lanes
             ));
         }
+        replicas::check(self)?;
         if self.connections_max < 1 || self.account_streams_max < 1 {
             return Err("connections_max and account_streams_max must be at least 1".to_owned());
         }

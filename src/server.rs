@@ -16,16 +16,20 @@ use tonic::transport::server::TcpIncoming;
 use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health},
-    config::{Config, StoreUrl, store_url::StoreLocation},
+    config::{Config, Hints, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
     store::{
         OpenError, Store,
-        postgres::{Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
     stream::StreamSettings,
-    sweeper, telemetry, wake,
+    sweeper, telemetry,
+    wake::{
+        self,
+        replicas::{Carrier, Replicas},
+    },
 };
 
 /// How often readiness is looked at, and the metrics are tidied.
@@ -236,6 +240,12 @@ impl Server {
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
         self.background(wake::reread(store, wake, period, stop.clone()));
+        if let Some(carrier) = self.carrier() {
+            let (wake, seams) = (self.engine.wake().clone(), self.engine.seams().clone());
+            let replicas = Replicas::new(wake, carrier, seams);
+            self.background(replicas.clone().hear(stop.clone()));
+            self.background(replicas.tell(stop.clone()));
+        }
         let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
@@ -251,6 +261,14 @@ impl Server {
                     tracing::error!(%error, "the admin listener failed");
                 }
             });
+        }
+    }
+
+    /// What carries hints between the replicas; the embedded store has one process only.
+    fn carrier(&self) -> Option<Carrier> {
+        match (self.engine.store(), self.config.hints) {
+            (Store::Postgres(store), Hints::Postgres) => Some(Carrier::Postgres(store.clone())),
+            (Store::Postgres(_), Hints::None) | (Store::Sqlite(_), _) => None,
         }
     }
 
@@ -282,8 +300,14 @@ pub async fn open_store(
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
+            let direct = config.listen_url.as_ref().map(StoreUrl::location);
+            let direct_url = direct.and_then(|location| match location {
+                StoreLocation::Postgres(url) => Some(DirectUrl(url.to_owned())),
+                StoreLocation::Sqlite(_) => None,
+            });
             let options = PostgresOptions {
                 write_connections: config.pool_size,
+                direct_url,
                 ..PostgresOptions::usual(Migrations::Apply)
             };
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)

@@ -109,6 +109,9 @@ impl Loaded {
             let value = match (key.as_str(), value) {
                 (_, serde_json::Value::Null) => None,
                 ("store", _) => self.config.store.as_ref().map(|url| quoted(&url.to_string())),
+                ("listen_url", _) => {
+                    self.config.listen_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
                 (_, serde_json::Value::String(text)) => Some(quoted(text)),
                 (_, other) => Some(other.to_string()),
             };
@@ -349,7 +352,10 @@ mod tests {
 
     #[test]
     fn the_dump_shows_no_password() {
-        let flags = json!({"store": "postgres://app:canary@db/receipts"});
+        let flags = json!({
+            "store": "postgres://app:canary@db/receipts",
+            "listen_url": "postgres://app:canary@db/receipts",
+        });
         let loaded = load(&flags, variables(&[]), None).expect("good settings");
         assert!(!format!("{:?}", loaded.shown()).contains("canary"));
         assert!(!format!("{:?}", loaded.config).contains("canary"));

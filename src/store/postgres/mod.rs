@@ -10,6 +10,7 @@
 mod check;
 mod dump;
 mod errors;
+mod listen;
 mod load;
 mod load_statements;
 mod migrate;
@@ -27,9 +28,10 @@ mod transact;
 
 use std::{sync::Arc, time::Duration};
 
+pub use listen::Listening;
 pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
-pub use pool::{Migrations, PostgresOptions};
+pub use pool::{DirectUrl, Migrations, PostgresOptions};
 
 use self::pool::{Connections, Connector};
 use super::{OpenError, StoreFacts};
@@ -43,6 +45,7 @@ const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
+    direct: Arc<Connector>,
     writes: Connections,
     reads: Connections,
     upkeep: Connections,
@@ -63,7 +66,11 @@ impl PostgresStore {
         options: PostgresOptions,
     ) -> Result<PostgresStore, OpenError> {
         let connector = Arc::new(Connector::new(url, seams, &options)?);
-        let session = connector.connect().await?;
+        let direct = match &options.direct_url {
+            Some(DirectUrl(url)) => Arc::new(Connector::new(url, seams, &options)?),
+            None => connector.clone(),
+        };
+        let session = direct.connect().await?;
         match options.migrations {
             Migrations::Apply => {
                 migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
@@ -71,11 +78,14 @@ impl PostgresStore {
             Migrations::Demand => migrate::demand_current(&session).await?,
         }
         let facts = migrate::facts(&session).await?;
+        if options.direct_url.is_some() {
+            same_store(&facts, &connector).await?;
+        }
         let writes = Connections::new(&connector, options.write_connections, &options)?;
         let reads = Connections::new(&connector, options.read_connections, &options)?;
         let upkeep = Connections::new(&connector, options.upkeep_connections, &options)?;
         let seams = seams.clone();
-        Ok(PostgresStore(Arc::new(Inner { writes, reads, upkeep, facts, seams, options })))
+        Ok(PostgresStore(Arc::new(Inner { direct, writes, reads, upkeep, facts, seams, options })))
     }
 
     /// What the store is.
@@ -95,6 +105,17 @@ impl PostgresStore {
         };
         // Whatever is left then is closed when its borrower lets go of it.
         tokio::time::timeout(self.0.options.flight_timeout, all_back).await.ok();
+    }
+}
+
+/// Refuses two URLs that lead to two stores: one would be migrated, and the other one used.
+async fn same_store(facts: &StoreFacts, connector: &Connector) -> Result<(), OpenError> {
+    let session = connector.connect().await?;
+    match migrate::facts(&session).await {
+        Ok(found) if found == *facts => Ok(()),
+        Ok(_) | Err(_) => Err(OpenError(
+            "store and listen_url lead to different databases: let both name the same one".into(),
+        )),
     }
 }
 

@@ -64,6 +64,9 @@ pub struct PostgresOptions {
     /// statement is given on top it is below the flight: the server's answer comes before the
     /// connection is given up.
     pub settle_timeout: Duration,
+    /// Where the server itself is reached, if the store's own URL leads to something in between:
+    /// for LISTEN and for migrations.
+    pub direct_url: Option<DirectUrl>,
     /// Certificates (PEM) that are trusted besides the public ones.
     pub tls_roots: Option<PathBuf>,
     /// What is done about a schema that is not current.
@@ -88,9 +91,20 @@ impl PostgresOptions {
             idle_in_transaction_timeout: Duration::from_secs(4),
             flight_timeout: Duration::from_secs(5),
             settle_timeout: Duration::from_secs(3),
+            direct_url: None,
             tls_roots: None,
             migrations,
         }
+    }
+}
+
+/// A connection string that may hold a password, and so is never shown.
+#[derive(Clone)]
+pub struct DirectUrl(pub String);
+
+impl std::fmt::Debug for DirectUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DirectUrl(…)")
     }
 }
 

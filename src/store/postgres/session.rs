@@ -9,7 +9,7 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -81,8 +81,16 @@ pub(super) struct Session {
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,
     planned: Instant,
-    warned: Arc<AtomicBool>,
+    told: Arc<Told>,
     stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// What the server says unasked.
+#[derive(Default)]
+struct Told {
+    warned: AtomicBool,
+    heard: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
 }
 
 type Reply<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
@@ -98,17 +106,30 @@ impl Session {
             client,
             statements: Mutex::new(HashMap::new()),
             planned: Instant::now(),
-            warned: Arc::new(AtomicBool::new(false)),
+            told: Arc::default(),
             stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
         };
-        let (warned, stop) = (session.warned.clone(), session.stop.clone());
+        let (told, stop) = (session.told.clone(), session.stop.clone());
+        let ended = session.ended.clone().drop_guard();
         seams.spawn(async move {
             tokio::select! {
-                () = drive(connection, &warned) => {}
+                () = drive(connection, &told) => {}
                 () = stop.cancelled() => {}
             }
+            drop(ended);
         });
         session
+    }
+
+    /// Ends when the connection has.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Has notifications handed to `heard` from now on; only the first call counts.
+    pub(super) fn hear(&self, heard: Box<dyn Fn(&str) + Send + Sync>) {
+        self.told.heard.set(heard).ok();
     }
 
     /// Whether the connection is known to be lost.
@@ -137,12 +158,12 @@ impl Session {
 
     /// Forgets warnings: the next flight is watched for them.
     pub(super) fn watch(&self) {
-        self.warned.store(false, Ordering::SeqCst);
+        self.told.warned.store(false, Ordering::SeqCst);
     }
 
     /// Whether a warning came since [`Session::watch`] that puts a commit's durability in doubt.
     pub(super) fn warned(&self) -> bool {
-        self.warned.load(Ordering::SeqCst)
+        self.told.warned.load(Ordering::SeqCst)
     }
 
     /// Prepares those statements of `calls` that this connection has not seen yet, in one round
@@ -252,8 +273,8 @@ fn references<'a>(call: &'a Call<'_>) -> Vec<&'a (dyn ToSql + Sync)> {
     call.parameters.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect()
 }
 
-/// Drives a connection to its end. Notices come here and nowhere else (T6).
-async fn drive<S, T>(mut connection: Connection<S, T>, warned: &AtomicBool)
+/// Drives a connection to its end. Notices and notifications come here and nowhere else (T6).
+async fn drive<S, T>(mut connection: Connection<S, T>, told: &Told)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -262,7 +283,12 @@ where
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 if doubts_durability(&notice) {
-                    warned.store(true, Ordering::SeqCst);
+                    told.warned.store(true, Ordering::SeqCst);
+                }
+            }
+            Some(Ok(AsyncMessage::Notification(notification))) => {
+                if let Some(heard) = told.heard.get() {
+                    heard(notification.payload());
                 }
             }
             Some(Ok(_)) => {}
