@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    replicas::Hints,
+    replicas::{Hints, Pooler},
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
 };
@@ -42,6 +42,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The store of `serve`: `postgres://…` or `sqlite:PATH`.
     pub store: Option<StoreUrl>,
+    /// What stands between the service and its PostgreSQL server. Checked at the start.
+    pub pooler: Pooler,
     /// Where the PostgreSQL server itself is reached, if `store` leads to something in between: for
     /// LISTEN and for migrations. The same database as `store`.
     pub listen_url: Option<StoreUrl>,
@@ -111,6 +113,7 @@ impl Default for Config {
             admin_listen: local(7071),
             data_dir: PathBuf::from("./receiptd-data"),
             store: None,
+            pooler: Pooler::None,
             listen_url: None,
             hints: Hints::Postgres,
             access_file: None,

@@ -16,12 +16,12 @@ use tonic::transport::server::TcpIncoming;
 use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health},
-    config::{Config, Hints, StoreUrl, store_url::StoreLocation},
+    config::{self, Config, Hints, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
     store::{
         OpenError, Store,
-        postgres::{DirectUrl, Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
     stream::StreamSettings,
@@ -307,6 +307,10 @@ pub async fn open_store(
             });
             let options = PostgresOptions {
                 write_connections: config.pool_size,
+                pooler: match config.pooler {
+                    config::Pooler::None => Pooler::None,
+                    config::Pooler::Transaction => Pooler::Transaction,
+                },
                 direct_url,
                 ..PostgresOptions::usual(Migrations::Apply)
             };

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Hints, Loaded, store_url::TypedStoreUrl},
+    config::{Config, Hints, Loaded, Pooler, store_url::TypedStoreUrl},
     domain::{
         ids::Span,
         spans::{option_span_text, parse_span},
@@ -166,6 +166,10 @@ pub struct StoreArgs {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<TypedStoreUrl>,
+    /// What stands before the PostgreSQL server [default: none]
+    #[arg(long, value_name = "KIND")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooler: Option<Pooler>,
     /// The PostgreSQL server itself, if --store leads through a pooler; RECEIPTD_LISTEN_URL
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,16 @@ pub enum Hints {
     None,
 }
 
+/// What stands between the service and its PostgreSQL server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooler {
+    /// Nothing, or a pooler in session mode.
+    None,
+    /// A pooler in transaction mode, such as PgBouncer.
+    Transaction,
+}
+
 /// Checks what belongs together.
 ///
 /// # Errors
@@ -23,8 +33,53 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     if config.listen_url.as_ref().is_some_and(|url| !postgres(url)) {
         return Err("listen_url must be postgres://…: the PostgreSQL server itself".to_owned());
     }
-    if config.listen_url.is_some() && config.store.as_ref().is_some_and(|url| !postgres(url)) {
+    let on_sqlite = config.store.as_ref().is_some_and(|url| !postgres(url));
+    if config.listen_url.is_some() && on_sqlite {
         return Err("listen_url goes with a store on PostgreSQL only: leave it out".to_owned());
     }
+    if config.pooler == Pooler::Transaction && on_sqlite {
+        return Err("pooler goes with a store on PostgreSQL only: leave it out".to_owned());
+    }
+    let listens = config.hints == Hints::Postgres;
+    if config.pooler == Pooler::Transaction && config.listen_url.is_none() && listens {
+        return Err("pooler = transaction needs listen_url, the URL of the PostgreSQL server \
+                    itself: LISTEN hears nothing through such a pooler; or set hints = none"
+            .to_owned());
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(store: &str, listen_url: Option<&str>, pooler: Pooler, hints: Hints) -> Config {
+        let url = |text: &str| text.parse().expect("a store");
+        let (store, listen_url) = (Some(url(store)), listen_url.map(url));
+        Config { store, listen_url, pooler, hints, ..Config::default() }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_by_name() {
+        let (postgres, sqlite) = ("postgres://app@pooler/receipts", "sqlite:x.db");
+        let direct = Some("postgres://app@server/receipts");
+        let refused = [
+            (config(postgres, None, Pooler::Transaction, Hints::Postgres), "listen_url"),
+            (config(postgres, Some(sqlite), Pooler::None, Hints::Postgres), "postgres://"),
+            (config(sqlite, direct, Pooler::None, Hints::Postgres), "leave it out"),
+            (config(sqlite, None, Pooler::Transaction, Hints::None), "leave it out"),
+        ];
+        for (config, word) in refused {
+            let problem = config.check().expect_err(word);
+            assert!(problem.contains(word), "{problem}");
+        }
+        for config in [
+            config(postgres, direct, Pooler::Transaction, Hints::Postgres),
+            config(postgres, None, Pooler::Transaction, Hints::None),
+            config(postgres, direct, Pooler::None, Hints::Postgres),
+            config(sqlite, None, Pooler::None, Hints::Postgres),
+        ] {
+            assert_eq!(config.check(), Ok(()));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Wake, outbox::Changed, payload};
 use crate::{
     engine::seams::Seams,
-    store::postgres::{Listening, PostgresStore},
+    store::postgres::{Heard, Listening, PostgresStore},
     telemetry::{self, HintFault},
 };
 
@@ -40,9 +40,6 @@ pub enum Carrier {
     /// LISTEN and NOTIFY of the store's own server.
     Postgres(PostgresStore),
 }
-
-/// What is done with a hint that arrives. Called where bytes are read: it never waits.
-pub type Heard = Box<dyn Fn(&str) + Send + Sync>;
 
 /// One replica's part in telling and hearing.
 #[derive(Clone, Debug)]

@@ -13,12 +13,12 @@ use crate::{
     },
 };
 
-async fn submit(caller: &Caller, inbox: &str) {
+pub async fn submit(caller: &Caller, inbox: &str) {
     let request = Identity::fresh().append("notes", "x");
     caller.submitted(into_inbox(request, inbox)).await;
 }
 
-async fn caught_up(caller: &Caller, window: i32) -> Reader {
+pub async fn caught_up(caller: &Caller, window: i32) -> Reader {
     let request = StreamDeliveriesRequest {
         inbox: "editor".to_owned(),
         consumer_id: "laptop".to_owned(),

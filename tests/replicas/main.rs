@@ -7,6 +7,7 @@
 mod support;
 
 mod hints;
+mod poolers;
 
 use support::{
     BOUND, eventually,

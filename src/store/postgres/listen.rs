@@ -20,7 +20,7 @@ const LISTENS: &str = "SELECT 1 FROM pg_listening_channels() AS channel
     WHERE channel = 'receiptd_hints'";
 
 /// What is done with what arrives. Called where the connection is read: it never waits.
-type Heard = Box<dyn Fn(&str) + Send + Sync>;
+pub type Heard = Box<dyn Fn(&str) + Send + Sync>;
 
 impl PostgresStore {
     /// Says something to whoever listens, over a connection for upkeep. Nothing is durable; that it

@@ -15,6 +15,7 @@ mod load;
 mod load_statements;
 mod migrate;
 mod pool;
+mod pooled;
 mod read;
 mod read_due;
 mod read_lists;
@@ -28,10 +29,10 @@ mod transact;
 
 use std::{sync::Arc, time::Duration};
 
-pub use listen::Listening;
+pub use listen::{Heard, Listening};
 pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
-pub use pool::{DirectUrl, Migrations, PostgresOptions};
+pub use pool::{DirectUrl, Migrations, Pooler, PostgresOptions};
 
 use self::pool::{Connections, Connector};
 use super::{OpenError, StoreFacts};
@@ -71,6 +72,7 @@ impl PostgresStore {
             None => connector.clone(),
         };
         let session = direct.connect().await?;
+        pooled::refuse_mismatch(&session, &direct, &connector, &options).await?;
         match options.migrations {
             Migrations::Apply => {
                 migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
@@ -79,7 +81,7 @@ impl PostgresStore {
         }
         let facts = migrate::facts(&session).await?;
         if options.direct_url.is_some() {
-            same_store(&facts, &connector).await?;
+            pooled::refuse_other_store(&facts, &connector).await?;
         }
         let writes = Connections::new(&connector, options.write_connections, &options)?;
         let reads = Connections::new(&connector, options.read_connections, &options)?;
@@ -105,17 +107,6 @@ impl PostgresStore {
         };
         // Whatever is left then is closed when its borrower lets go of it.
         tokio::time::timeout(self.0.options.flight_timeout, all_back).await.ok();
-    }
-}
-
-/// Refuses two URLs that lead to two stores: one would be migrated, and the other one used.
-async fn same_store(facts: &StoreFacts, connector: &Connector) -> Result<(), OpenError> {
-    let session = connector.connect().await?;
-    match migrate::facts(&session).await {
-        Ok(found) if found == *facts => Ok(()),
-        Ok(_) | Err(_) => Err(OpenError(
-            "store and listen_url lead to different databases: let both name the same one".into(),
-        )),
     }
 }
 
