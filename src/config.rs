@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     replicas::{Hints, Pooler},
     sources::{Loaded, ShownSetting},
-    store_url::StoreUrl,
+    store_url::{NatsUrl, StoreUrl},
 };
 use crate::{
     domain::{ids::Span, policy::Policy, spans::span_text},
@@ -50,6 +50,8 @@ pub struct Config {
     /// What tells replicas at once of each other's changes; without it they look once per
     /// `sweep_interval`. On the embedded store there is nobody to tell.
     pub hints: Hints,
+    /// Where NATS is, for `hints = "nats"`: `nats://…` or `tls://…`.
+    pub nats_url: Option<NatsUrl>,
     /// The file with the hashes of the tokens.
     pub access_file: Option<PathBuf>,
     /// The certificate chain, PEM. With it comes `tls_key`.
@@ -116,6 +118,7 @@ impl Default for Config {
             pooler: Pooler::None,
             listen_url: None,
             hints: Hints::Postgres,
+            nats_url: None,
             access_file: None,
             tls_cert: None,
             tls_key: None,

@@ -46,6 +46,9 @@ pub enum ServerError {
     /// The certificate cannot be used.
     #[error("{0}")]
     Tls(#[from] tls::TlsError),
+    /// What carries hints between replicas cannot be used.
+    #[error("{0}")]
+    Hints(String),
     /// An address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Bind {
@@ -80,6 +83,7 @@ pub struct Server {
     config: Config,
     access: Access,
     engine: Engine,
+    carrier: Option<Carrier>,
     tls: Option<Arc<rustls::ServerConfig>>,
     tasks: TaskTracker,
 }
@@ -99,9 +103,10 @@ impl Server {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
         let store = open_store(store, &config, &seams).await?;
+        let carrier = carrier(&config, &store)?;
         let settings = EngineSettings { lanes: config.lanes };
         let engine = Engine::start(store, config.policy.clone(), settings, seams);
-        Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
+        Ok(Server { config, access, engine, carrier, tls, tasks: TaskTracker::new() })
     }
 
     /// The engine, for tests that look behind the listener.
@@ -240,7 +245,7 @@ impl Server {
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
         self.background(wake::reread(store, wake, period, stop.clone()));
-        if let Some(carrier) = self.carrier() {
+        if let Some(carrier) = self.carrier.clone() {
             let (wake, seams) = (self.engine.wake().clone(), self.engine.seams().clone());
             let replicas = Replicas::new(wake, carrier, seams);
             self.background(replicas.clone().hear(stop.clone()));
@@ -264,14 +269,6 @@ impl Server {
         }
     }
 
-    /// What carries hints between the replicas; the embedded store has one process only.
-    fn carrier(&self) -> Option<Carrier> {
-        match (self.engine.store(), self.config.hints) {
-            (Store::Postgres(store), Hints::Postgres) => Some(Carrier::Postgres(store.clone())),
-            (Store::Postgres(_), Hints::None) | (Store::Sqlite(_), _) => None,
-        }
-    }
-
     /// Starts a task that [`Server::finish`] waits for.
     fn background(&self, task: impl Future<Output = ()> + Send + 'static) {
         let tracked = self.tasks.token();
@@ -280,6 +277,29 @@ impl Server {
             drop(tracked);
         });
     }
+}
+
+/// What carries hints between the replicas; the embedded store has one process only.
+fn carrier(config: &Config, store: &Store) -> Result<Option<Carrier>, ServerError> {
+    let Store::Postgres(store) = store else { return Ok(None) };
+    match config.hints {
+        Hints::Postgres => Ok(Some(Carrier::Postgres(store.clone()))),
+        Hints::Nats => nats(config, &store.facts().epoch),
+        Hints::None => Ok(None),
+    }
+}
+
+#[cfg(feature = "nats")]
+fn nats(config: &Config, epoch: &str) -> Result<Option<Carrier>, ServerError> {
+    let Some(url) = &config.nats_url else { return Ok(None) };
+    let nats = wake::nats::Nats::new(url.whole(), epoch).map_err(ServerError::Hints)?;
+    Ok(Some(Carrier::Nats(nats)))
+}
+
+/// The settings were checked: a build without NATS was refused.
+#[cfg(not(feature = "nats"))]
+fn nats(_: &Config, _: &str) -> Result<Option<Carrier>, ServerError> {
+    Ok(None)
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {

@@ -8,6 +8,8 @@
 //! What this replica changed goes into an [`outbox`] for the other ones; how it gets there, and how
 //! theirs comes here, is in [`replicas`].
 
+#[cfg(feature = "nats")]
+pub mod nats;
 mod outbox;
 mod payload;
 pub mod replicas;

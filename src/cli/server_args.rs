@@ -178,6 +178,10 @@ pub struct StoreArgs {
     #[arg(long, value_name = "CARRIER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hints: Option<Hints>,
+    /// Where NATS is, for --hints nats; RECEIPTD_NATS_URL
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_url: Option<TypedStoreUrl>,
 }
 
 /// Reads the settings behind the flags of a command.

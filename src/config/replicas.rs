@@ -10,6 +10,8 @@ use super::{Config, store_url::StoreLocation};
 pub enum Hints {
     /// LISTEN and NOTIFY of the store's server.
     Postgres,
+    /// A NATS server at `nats_url`; needs a build with the feature `nats`.
+    Nats,
     /// Nothing: changes of other replicas are found by the re-read.
     None,
 }
@@ -40,6 +42,14 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     if config.pooler == Pooler::Transaction && on_sqlite {
         return Err("pooler goes with a store on PostgreSQL only: leave it out".to_owned());
     }
+    if config.hints == Hints::Nats && !cfg!(feature = "nats") {
+        return Err("hints = nats needs a build with the feature nats (cargo build --features \
+                    nats); or set hints = postgres"
+            .to_owned());
+    }
+    if (config.hints == Hints::Nats) != config.nats_url.is_some() {
+        return Err("hints = nats and nats_url come together".to_owned());
+    }
     let listens = config.hints == Hints::Postgres;
     if config.pooler == Pooler::Transaction && config.listen_url.is_none() && listens {
         return Err("pooler = transaction needs listen_url, the URL of the PostgreSQL server \
@@ -63,7 +73,11 @@ mod tests {
     fn what_does_not_go_together_is_refused_by_name() {
         let (postgres, sqlite) = ("postgres://app@pooler/receipts", "sqlite:x.db");
         let direct = Some("postgres://app@server/receipts");
+        let nats = "nats://nats".to_owned().try_into().expect("a URL");
+        let without = config(postgres, None, Pooler::None, Hints::Postgres);
         let refused = [
+            (Config { nats_url: Some(nats), ..without }, "hints = nats"),
+            (config(postgres, None, Pooler::None, Hints::Nats), "hints = nats"),
             (config(postgres, None, Pooler::Transaction, Hints::Postgres), "listen_url"),
             (config(postgres, Some(sqlite), Pooler::None, Hints::Postgres), "postgres://"),
             (config(sqlite, direct, Pooler::None, Hints::Postgres), "leave it out"),

@@ -112,6 +112,9 @@ impl Loaded {
                 ("listen_url", _) => {
                     self.config.listen_url.as_ref().map(|url| quoted(&url.to_string()))
                 }
+                ("nats_url", _) => {
+                    self.config.nats_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
                 (_, serde_json::Value::String(text)) => Some(quoted(text)),
                 (_, other) => Some(other.to_string()),
             };

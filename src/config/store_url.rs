@@ -113,6 +113,50 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
+/// Where NATS is: `nats://…` or `tls://…`, several with commas between them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NatsUrl(String);
+
+impl NatsUrl {
+    /// The text, password and all: for the client.
+    pub fn whole(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for NatsUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let known = |url: &str| url.starts_with("nats://") || url.starts_with("tls://");
+        match text.split(',').all(known) {
+            true => Ok(NatsUrl(text)),
+            // Never quotes the text: it may hold a password.
+            false => Err("must be nats://… or tls://…, several with commas between them".into()),
+        }
+    }
+}
+
+impl From<NatsUrl> for String {
+    fn from(url: NatsUrl) -> String {
+        url.0
+    }
+}
+
+impl fmt::Display for NatsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<String> = self.0.split(',').map(redacted).collect();
+        f.write_str(&urls.join(","))
+    }
+}
+
+impl fmt::Debug for NatsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsUrl({self})")
+    }
+}
+
 /// The URL without its password, and without its parameters, which may hold one too.
 fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
@@ -144,6 +188,10 @@ mod tests {
             }
             assert_eq!(String::from(parsed), url);
         }
+        let nats = NatsUrl::try_from("nats://a:canary@one,tls://canary@two".to_owned());
+        let shown = format!("{:?}", nats.expect("valid"));
+        assert!(shown.contains("@one") && !shown.contains("canary@one"), "{shown}");
+        assert!(NatsUrl::try_from("nats://one,canary".to_owned()).is_err());
         for wrong in ["sqlite:", "mysql://canary", "canary"] {
             let problem = wrong.parse::<StoreUrl>().expect_err("not a store");
             assert!(!problem.contains("canary"));

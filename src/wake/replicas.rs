@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Wake, outbox::Changed, payload};
 use crate::{
     engine::seams::Seams,
-    store::postgres::{Heard, Listening, PostgresStore},
+    store::postgres::{self, Heard, PostgresStore},
     telemetry::{self, HintFault},
 };
 
@@ -39,6 +39,16 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 pub enum Carrier {
     /// LISTEN and NOTIFY of the store's own server.
     Postgres(PostgresStore),
+    /// A server of its own.
+    #[cfg(feature = "nats")]
+    Nats(super::nats::Nats),
+}
+
+/// An open ear; closed when dropped.
+enum Listening {
+    Postgres(postgres::Listening),
+    #[cfg(feature = "nats")]
+    Nats(super::nats::Listening),
 }
 
 /// One replica's part in telling and hearing.
@@ -160,14 +170,39 @@ impl Carrier {
     async fn send(&self, text: &str) -> Result<(), String> {
         match self {
             Carrier::Postgres(store) => store.notify(text).await.map_err(|error| error.to_string()),
+            #[cfg(feature = "nats")]
+            Carrier::Nats(nats) => nats.send(text).await,
         }
     }
 
     async fn listen(&self, heard: Heard) -> Result<Listening, String> {
         match self {
             Carrier::Postgres(store) => {
-                store.listen(heard).await.map_err(|error| error.to_string())
+                let listening = store.listen(heard).await.map_err(|error| error.to_string())?;
+                Ok(Listening::Postgres(listening))
             }
+            #[cfg(feature = "nats")]
+            Carrier::Nats(nats) => nats.listen(heard).await.map(Listening::Nats),
+        }
+    }
+}
+
+impl Listening {
+    /// Ends when nothing is heard any more.
+    async fn ended(&self) {
+        match self {
+            Listening::Postgres(listening) => listening.ended().await,
+            #[cfg(feature = "nats")]
+            Listening::Nats(listening) => listening.ended().await,
+        }
+    }
+
+    /// Whether something can still be heard.
+    async fn check(&self) -> Result<(), String> {
+        match self {
+            Listening::Postgres(listening) => listening.check().await,
+            #[cfg(feature = "nats")]
+            Listening::Nats(listening) => listening.check(),
         }
     }
 }

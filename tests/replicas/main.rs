@@ -7,6 +7,8 @@
 mod support;
 
 mod hints;
+#[cfg(feature = "nats")]
+mod nats;
 mod poolers;
 
 use support::{
