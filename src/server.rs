@@ -16,16 +16,20 @@ use tonic::transport::server::TcpIncoming;
 use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health},
-    config::{Config, StoreUrl, store_url::StoreLocation},
+    config::{self, Config, Hints, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
     store::{
         OpenError, Store,
-        postgres::{Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
     stream::StreamSettings,
-    sweeper, telemetry, wake,
+    sweeper, telemetry,
+    wake::{
+        self,
+        replicas::{Carrier, Replicas},
+    },
 };
 
 /// How often readiness is looked at, and the metrics are tidied.
@@ -42,6 +46,9 @@ pub enum ServerError {
     /// The certificate cannot be used.
     #[error("{0}")]
     Tls(#[from] tls::TlsError),
+    /// What carries hints between replicas cannot be used.
+    #[error("{0}")]
+    Hints(String),
     /// An address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Bind {
@@ -76,6 +83,7 @@ pub struct Server {
     config: Config,
     access: Access,
     engine: Engine,
+    carrier: Option<Carrier>,
     tls: Option<Arc<rustls::ServerConfig>>,
     tasks: TaskTracker,
 }
@@ -95,9 +103,10 @@ impl Server {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
         let store = open_store(store, &config, &seams).await?;
+        let carrier = carrier(&config, &store)?;
         let settings = EngineSettings { lanes: config.lanes };
         let engine = Engine::start(store, config.policy.clone(), settings, seams);
-        Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
+        Ok(Server { config, access, engine, carrier, tls, tasks: TaskTracker::new() })
     }
 
     /// The engine, for tests that look behind the listener.
@@ -236,6 +245,12 @@ impl Server {
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
         self.background(wake::reread(store, wake, period, stop.clone()));
+        if let Some(carrier) = self.carrier.clone() {
+            let (wake, seams) = (self.engine.wake().clone(), self.engine.seams().clone());
+            let replicas = Replicas::new(wake, carrier, seams);
+            self.background(replicas.clone().hear(stop.clone()));
+            self.background(replicas.tell(stop.clone()));
+        }
         let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
@@ -264,6 +279,29 @@ impl Server {
     }
 }
 
+/// What carries hints between the replicas; the embedded store has one process only.
+fn carrier(config: &Config, store: &Store) -> Result<Option<Carrier>, ServerError> {
+    let Store::Postgres(store) = store else { return Ok(None) };
+    match config.hints {
+        Hints::Postgres => Ok(Some(Carrier::Postgres(store.clone()))),
+        Hints::Nats => nats(config, &store.facts().epoch),
+        Hints::None => Ok(None),
+    }
+}
+
+#[cfg(feature = "nats")]
+fn nats(config: &Config, epoch: &str) -> Result<Option<Carrier>, ServerError> {
+    let Some(url) = &config.nats_url else { return Ok(None) };
+    let nats = wake::nats::Nats::new(url.whole(), epoch).map_err(ServerError::Hints)?;
+    Ok(Some(Carrier::Nats(nats)))
+}
+
+/// The settings were checked: a build without NATS was refused.
+#[cfg(not(feature = "nats"))]
+fn nats(_: &Config, _: &str) -> Result<Option<Carrier>, ServerError> {
+    Ok(None)
+}
+
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })
 }
@@ -282,8 +320,18 @@ pub async fn open_store(
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
+            let direct = config.listen_url.as_ref().map(StoreUrl::location);
+            let direct_url = direct.and_then(|location| match location {
+                StoreLocation::Postgres(url) => Some(DirectUrl(url.to_owned())),
+                StoreLocation::Sqlite(_) => None,
+            });
             let options = PostgresOptions {
                 write_connections: config.pool_size,
+                pooler: match config.pooler {
+                    config::Pooler::None => Pooler::None,
+                    config::Pooler::Transaction => Pooler::Transaction,
+                },
+                direct_url,
                 ..PostgresOptions::usual(Migrations::Apply)
             };
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)

@@ -7,6 +7,8 @@
 mod commands;
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/pgbouncer.rs"]
+mod pgbouncer;
 #[path = "support/postgres.rs"]
 mod postgres;
 #[path = "support/rows.rs"]
@@ -17,7 +19,7 @@ mod steps;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -25,6 +27,7 @@ use std::{
 use commands::{
     Instruction, ack, append, cancel, inbox, offer, offer_again, open, operation, target,
 };
+use pgbouncer::PgBouncer;
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -38,7 +41,7 @@ use receiptd::{
     engine::{Engine, EngineSettings, seams::Seams},
     store::{
         Store,
-        postgres::{Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         query::{Due, DueKind},
         sqlite::{Options, SqliteStore},
     },
@@ -161,7 +164,24 @@ async fn compare(model: &Model, subjects: &[Subject]) {
     assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "table dumps differ");
 }
 
-/// Both stores, or SQLite alone where PostgreSQL is not installed (said loudly).
+/// The options of a store that is reached through a pooler in transaction mode, and its URL.
+async fn through_pooler() -> Option<(String, PostgresOptions)> {
+    static POOLER: OnceLock<Option<PgBouncer>> = OnceLock::new();
+    let server = postgres::postgres()?;
+    let pooler = tokio::task::block_in_place(|| {
+        POOLER.get_or_init(|| PgBouncer::in_transaction_mode(server)).as_ref()
+    })?;
+    let name = server.fresh_database().await;
+    let options = PostgresOptions {
+        pooler: Pooler::Transaction,
+        direct_url: Some(DirectUrl(server.url(&name, server.port()))),
+        ..PostgresOptions::usual(Migrations::Apply)
+    };
+    Some((server.url(&name, pooler.port()), options))
+}
+
+/// Both stores, PostgreSQL also through a pooler; SQLite alone where PostgreSQL is not installed
+/// (said loudly).
 async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let seams = Subject::seams(start);
@@ -172,6 +192,11 @@ async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
         let seams = Subject::seams(start);
         let store = PostgresStore::open(&url, &seams, PostgresOptions::usual(Migrations::Apply));
         subjects.push(Subject::new(Store::Postgres(store.await.expect("opens")), seams));
+    }
+    if let Some((url, options)) = through_pooler().await {
+        let seams = Subject::seams(start);
+        let store = PostgresStore::open(&url, &seams, options).await.expect("opens");
+        subjects.push(Subject::new(Store::Postgres(store), seams));
     }
     subjects
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, store_url::TypedStoreUrl},
+    config::{Config, Hints, Loaded, Pooler, store_url::TypedStoreUrl},
     domain::{
         ids::Span,
         spans::{option_span_text, parse_span},
@@ -166,6 +166,22 @@ pub struct StoreArgs {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<TypedStoreUrl>,
+    /// What stands before the PostgreSQL server [default: none]
+    #[arg(long, value_name = "KIND")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooler: Option<Pooler>,
+    /// The PostgreSQL server itself, if --store leads through a pooler; RECEIPTD_LISTEN_URL
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen_url: Option<TypedStoreUrl>,
+    /// What tells replicas at once of each other's changes [default: postgres]
+    #[arg(long, value_name = "CARRIER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Hints>,
+    /// Where NATS is, for --hints nats; RECEIPTD_NATS_URL
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_url: Option<TypedStoreUrl>,
 }
 
 /// Reads the settings behind the flags of a command.

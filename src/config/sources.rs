@@ -113,6 +113,12 @@ impl Loaded {
             let value = match (key.as_str(), value) {
                 (_, serde_json::Value::Null) => None,
                 ("store", _) => self.config.store.as_ref().map(|url| quoted(&url.to_string())),
+                ("listen_url", _) => {
+                    self.config.listen_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
+                ("nats_url", _) => {
+                    self.config.nats_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
                 (_, serde_json::Value::String(text)) => Some(quoted(text)),
                 (_, other) => Some(other.to_string()),
             };
@@ -352,10 +358,12 @@ mod tests {
         for ShownSetting { key, source, .. } in loaded.shown() {
             assert!(source.starts_with("file "), "{key} is missing");
         }
-        let Config { store, access_file, tls_cert, tls_key, .. } = loaded.config.clone();
-        assert!(store.is_some() && access_file.is_some() && tls_cert.is_some());
-        let without_default = Config { store, access_file, tls_cert, tls_key, ..Config::default() };
-        assert_eq!(loaded.config, without_default);
+        let read = loaded.config.clone();
+        let Config { store, listen_url, nats_url, access_file, tls_cert, tls_key, .. } = read;
+        assert!(store.is_some() && listen_url.is_some() && nats_url.is_some());
+        assert!(access_file.is_some() && tls_cert.is_some());
+        let files = Config { access_file, tls_cert, tls_key, ..Config::default() };
+        assert_eq!(loaded.config, Config { store, listen_url, nats_url, ..files });
     }
 
     #[test]
@@ -430,7 +438,10 @@ mod tests {
 
     #[test]
     fn the_dump_shows_no_password() {
-        let flags = json!({"store": "postgres://app:canary@db/receipts"});
+        let flags = json!({
+            "store": "postgres://app:canary@db/receipts",
+            "listen_url": "postgres://app:canary@db/receipts",
+        });
         let loaded = load(&flags, variables(&[]), None).expect("good settings");
         assert!(!format!("{:?}", loaded.shown()).contains("canary"));
         assert!(!format!("{:?}", loaded.config).contains("canary"));

@@ -13,7 +13,7 @@ use super::{
         self, Fields, audit_columns, delivery_columns, document_columns, inbox_columns,
         lock_columns, operation_columns,
     },
-    session::{Call, Parameter, value},
+    session::{Call, Parameter, column, value},
 };
 use crate::{
     domain::{
@@ -334,9 +334,9 @@ impl PostgresStore {
             Walk::Lost => LIST_LOST_DELIVERIES,
         };
         let states = if states.is_empty() { &DeliveryState::ALL[..] } else { states };
-        let numbers: Vec<i16> = states.iter().map(|state| *state as i16).collect();
+        let numbers = column(states, |state| *state as i16);
         let mut parameters = of_inbox(key);
-        parameters.extend([value(after), value(numbers), value(limit), value(EXAMINED_MAX)]);
+        parameters.extend([value(after), numbers, value(limit), value(EXAMINED_MAX)]);
         let rows = self.page(sql, parameters).await?;
         let mut deliveries = each(&rows, "delivery", |fields| {
             Ok((fields.take::<i64>()?, rows::delivery(fields, key.clone())?))

@@ -31,14 +31,18 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// Everything that is set for the one transaction: how long it may wait, and the shape of its
 /// plans. Generic plans through the indexes are what the golden plans check; without this, a plan
-/// that was made while a table was small would be kept when it has grown.
+/// that was made while a table was small would be kept when it has grown. A commit is never
+/// acknowledged before it is flushed: the check at connecting does not see what a reload of the
+/// server's settings, or another client behind one pooler, changes later.
 pub(super) const SETTINGS: &str = "SELECT set_config('lock_timeout', $1, true),
     set_config('statement_timeout', $2, true),
     set_config('idle_in_transaction_session_timeout', $3, true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true)";
+    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)";
 
 /// A transaction with its rows locked and loaded.
 struct Begun {
