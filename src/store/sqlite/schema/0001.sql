@@ -24,7 +24,7 @@ CREATE TABLE accounts (
     account        TEXT NOT NULL,
     create_time    INTEGER NOT NULL,
     inboxes        INTEGER NOT NULL,
-    closed_before  INTEGER NOT NULL,
+    closed_before  INTEGER NOT NULL, -- this and the floor from the least number on
     evidence_floor INTEGER NOT NULL,
     PRIMARY KEY (bucket, account)
 ) STRICT, WITHOUT ROWID;
