@@ -283,3 +283,45 @@ async fn scripted_scenarios_mean_the_same_everywhere() {
     compare(&model, &subjects).await;
     finish(subjects).await;
 }
+
+/// Commands of one account that find more than they named share batches instead of taking one
+/// each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_cancels_and_acks_of_one_account_come_through_in_few_batches() {
+    const MANY: usize = 40;
+    let start = Model::new().start;
+    let folder = tempfile::tempdir().expect("a folder");
+    let subjects = subjects(start, folder.path()).await;
+    for subject in &subjects {
+        let together = async |commands: Vec<Command>| {
+            let before = subject.engine.totals().batches;
+            let replies = commands.into_iter().map(|command| subject.engine.run(command));
+            for reply in futures_util::future::join_all(replies).await {
+                reply.expect("a good reply");
+            }
+            subject.engine.totals().batches - before
+        };
+        let path = |number: usize| format!("d{number}");
+        let hold = |number: usize| {
+            let id = format!("holds{number}");
+            append(&id, start).on(&path(number)).until_acked().into_inbox(&id).command()
+        };
+        let wait = |number: usize| {
+            let id = format!("waits{number}");
+            append(&id, start).on(&path(number)).into_inbox(&id).command()
+        };
+        together((0..MANY).map(hold).collect()).await;
+        together((0..MANY).map(wait).collect()).await;
+        let cancels = (0..MANY).step_by(2).map(|number| cancel(&format!("waits{number}"), start));
+        let batches = together(cancels.collect()).await;
+        // The first command may leave alone before the others have come.
+        assert!(batches <= 8, "{batches} batches of cancels");
+        let acks = (0..MANY).map(|number| ack(&format!("holds{number}"), &[1]));
+        let batches = together(acks.collect()).await;
+        assert!(batches <= 16, "{batches} batches of acks");
+        let started = subject.engine.store().look_up(&[operation("waits1")]).await.expect("reads");
+        let state = started[0].operation.as_ref().map(|row| row.state);
+        assert_eq!(state, Some(receiptd::domain::operation::OperationState::Applied));
+    }
+    finish(subjects).await;
+}

@@ -3,7 +3,8 @@
 //!
 //! What must stay true: the decision is pure and can be made again, as often as the transaction
 //! has to be run again. A command is decided only if everything it waits for was decided before:
-//! a held id, or missing rows of an earlier command of its account, put it off. An answer is never
+//! a held id, or missing rows of an earlier command of its account, put it off; what it would miss
+//! itself is looked up all the same, so that the next batch has it. An answer is never
 //! a guess: a commit whose answer was lost is settled by the batch's name, or reported as unknown.
 //!
 //! Deliberately not here: what happens to the commands afterwards (see [`super::lane`]).
@@ -46,8 +47,9 @@ pub(super) enum Decision {
     Answered(Box<Answer>),
     /// It needs these rows besides.
     RowsMissing(Vec<Need>),
-    /// An earlier command of its account needs rows.
-    BehindRows,
+    /// An earlier command of its account needs rows. So that the next batch has room for both,
+    /// these are the rows that it would miss itself.
+    BehindRows(Vec<Need>),
     /// Another transaction holds its id.
     Held,
     /// An earlier command waits for the same id.
@@ -101,7 +103,8 @@ impl Behind {
         if identity(command).is_some_and(|key| self.ids.contains(key)) {
             return Some(Decision::BehindHeld);
         }
-        self.accounts.contains(command.account()).then_some(Decision::BehindRows)
+        let behind = self.accounts.contains(command.account());
+        behind.then(|| Decision::BehindRows(Vec::new()))
     }
 
     /// Remembers what was decided.
@@ -111,7 +114,7 @@ impl Behind {
                 self.accounts.insert(command.account().clone());
             }
             Decision::Held => self.ids.extend(identity(command).cloned()),
-            Decision::Answered(_) | Decision::BehindRows | Decision::BehindHeld => {}
+            Decision::Answered(_) | Decision::BehindRows(_) | Decision::BehindHeld => {}
         }
     }
 }
@@ -248,6 +251,9 @@ fn decide_all(
         let decision = match behind.holds_back(command) {
             // Each submit of a held id has a patience of its own.
             Some(Decision::BehindHeld) | None if is_held => Decision::Held,
+            Some(Decision::BehindRows(_)) if finds_more(command) => {
+                Decision::BehindRows(would_miss(world, command, decide))
+            }
             Some(decision) => decision,
             None => decide_one(world, command, decide),
         };
@@ -260,6 +266,26 @@ fn decide_all(
         inboxes: world.changed_inboxes(),
         operations: world.changed_operations(),
         follow_ups: world.take_follow_ups(),
+    }
+}
+
+/// Whether a command usually finds rows that it did not name. A submit names them all: deciding it
+/// only to see what it would miss would be its whole effort for nothing.
+fn finds_more(command: &Command) -> bool {
+    !matches!(command, Command::Submit(_))
+}
+
+/// The rows that a command would miss if it were its turn; the world stays as it was. What stands
+/// before it may still change that: it is a hint, so that many that find more come through in a
+/// few batches instead of a batch each.
+fn would_miss(world: &mut World, command: &Command, decide: DecideCommand) -> Vec<Need> {
+    world.begin();
+    let decided = catch_unwind(AssertUnwindSafe(|| decide(world, command)));
+    world.undo();
+    match decided {
+        Ok(Err(Halt::Unloaded(Unloaded(needs)))) => needs,
+        // It is decided again when it is its turn, and only then does it count.
+        Ok(Ok(_) | Err(Halt::Refused(_))) | Err(_) => Vec::new(),
     }
 }
 

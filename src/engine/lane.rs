@@ -32,6 +32,11 @@ const RERUNS_MAX: u32 = 2;
 /// that more than this means that they change faster than they can be locked.
 const DEFERRALS_MAX: u32 = 5;
 
+/// Rows that a command has found, beyond which no more are kept for it before its turn: as many as
+/// the longest list of acks finds in one step. Whoever waits behind many could collect what has
+/// long changed; in its turn it asks for what it misses then.
+const FOUND_MAX: usize = 4_000;
+
 /// How long the engine waits for what; in one place, so that tests need not wait as long.
 #[derive(Debug, Clone)]
 pub(super) struct Waits {
@@ -314,7 +319,7 @@ fn tried(mut queued: Queued, decision: Decision, held_max: Duration) -> Tried {
             queued.held_since.get_or_insert_with(Instant::now);
             Tried::PutOff(queued, decision)
         }
-        Decision::RowsMissing(_) | Decision::BehindRows | Decision::BehindHeld => {
+        Decision::RowsMissing(_) | Decision::BehindRows(_) | Decision::BehindHeld => {
             Tried::PutOff(queued, decision)
         }
     }
@@ -329,8 +334,11 @@ impl PutOff {
                 queued.found.extend(needs);
                 self.leading.push(queued);
             }
-            Decision::BehindRows => {
+            Decision::BehindRows(needs) => {
                 telemetry::deferred(Deferral::Behind);
+                if queued.found.len() < FOUND_MAX {
+                    queued.found.extend(needs);
+                }
                 self.leading.push(queued);
             }
             Decision::Held => {

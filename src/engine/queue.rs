@@ -8,7 +8,7 @@
 //! Deliberately not here: locks, waiting and time. The lane has them.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -52,7 +52,7 @@ pub(super) struct Queued {
     /// The command; shared, because a batch that is run again decides it again.
     pub(super) command: Arc<Command>,
     /// Rows that earlier decisions missed.
-    pub(super) found: Vec<Need>,
+    pub(super) found: BTreeSet<Need>,
     /// How often it was put off for missing rows.
     pub(super) deferrals: u32,
     /// Since when its id was seen in another transaction's hands.
@@ -65,7 +65,8 @@ impl Queued {
     pub(super) fn new(command: Command) -> (Self, oneshot::Receiver<Answer>) {
         let (answer, receiver) = oneshot::channel();
         let command = Arc::new(command);
-        let queued = Queued { command, found: Vec::new(), deferrals: 0, held_since: None, answer };
+        let found = BTreeSet::new();
+        let queued = Queued { command, found, deferrals: 0, held_since: None, answer };
         (queued, receiver)
     }
 

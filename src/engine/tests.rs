@@ -222,6 +222,26 @@ async fn a_command_that_misses_rows_leads_the_next_batch_of_its_account() {
 }
 
 #[tokio::test]
+async fn commands_that_find_more_come_through_together() {
+    let (engine, log) = engine(|_| Step::Commit);
+    let ids: Vec<String> = (0..50).map(|number| format!("missing-{number}")).collect();
+    let answers: Vec<_> = ids.iter().map(|id| ask(&engine, cancel("a", id))).collect();
+    assert_eq!(reasons(answers).await, ["OK"; 50]);
+    let empty: Vec<String> = Vec::new();
+    assert_eq!(log.decided(), [empty, ids], "one batch to find, one to decide, in order");
+}
+
+#[tokio::test]
+async fn what_was_only_looked_at_leaves_nothing_and_counts_for_nothing() {
+    let (engine, log) = engine(|_| Step::Commit);
+    let ids = ["missing", "panic", "refused", "1", "never", "missing-2"];
+    let answers = ids.iter().map(|id| ask(&engine, cancel("a", id))).collect();
+    let expected = ["OK", "INTERNAL", "NO_SUCH_INBOX", "OK", "STORE_UNAVAILABLE", "OK"];
+    assert_eq!(reasons(answers).await, expected);
+    assert_eq!(log.decided().concat(), ["missing", "1", "missing-2"]);
+}
+
+#[tokio::test]
 async fn a_half_stays_behind_the_half_before_it() {
     let (engine, log) = engine(|seen| match seen.number {
         0 => Step::Failed,
