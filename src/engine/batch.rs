@@ -4,7 +4,8 @@
 //! What must stay true: the decision is pure and can be made again, as often as the transaction
 //! has to be run again. A command is decided only if everything it waits for was decided before:
 //! a held id, or missing rows of an earlier command of its account, put it off; what it would miss
-//! itself is looked up all the same, so that the next batch has it. An answer is never
+//! itself is looked up all the same, so that the next batch has it. A batch computes for a bounded
+//! time: what it does not come to leads the next one. An answer is never
 //! a guess: a commit whose answer was lost is settled by the batch's name, or reported as unknown.
 //!
 //! Deliberately not here: what happens to the commands afterwards (see [`super::lane`]).
@@ -13,6 +14,7 @@ use std::{
     collections::{BTreeSet, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -33,6 +35,7 @@ use crate::{
             needs::{Need, Needs, Unloaded},
         },
     },
+    engine::seams::Stopwatch,
     store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
     telemetry::{self, Settlement},
 };
@@ -50,6 +53,8 @@ pub(super) enum Decision {
     /// An earlier command of its account needs rows. So that the next batch has room for both,
     /// these are the rows that it would miss itself.
     BehindRows(Vec<Need>),
+    /// The batch has computed long enough: it leads the next one.
+    OutOfTime,
     /// Another transaction holds its id.
     Held,
     /// An earlier command waits for the same id.
@@ -110,7 +115,7 @@ impl Behind {
     /// Remembers what was decided.
     pub(super) fn note(&mut self, command: &Command, decision: &Decision) {
         match decision {
-            Decision::RowsMissing(_) => {
+            Decision::RowsMissing(_) | Decision::OutOfTime => {
                 self.accounts.insert(command.account().clone());
             }
             Decision::Held => self.ids.extend(identity(command).cloned()),
@@ -225,9 +230,11 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
         attached: shared.streams.of(inboxes.into_iter()),
     };
     let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
-    let decide = shared.decide;
+    let (decide, seams, decide_max) =
+        (shared.decide, shared.seams.clone(), shared.waits.decide_max);
     let decide = Box::new(move |world: &mut World, held: &HeldIds| {
-        decide_all(world, held, &commands, decide)
+        let time = TimeLeft { watch: seams.stopwatch(), max: decide_max, spent: false };
+        decide_all(world, held, &commands, decide, time)
     });
     Transaction { batch: name, needs, surroundings, decide }
 }
@@ -238,12 +245,30 @@ fn submit_inbox(command: &Command) -> Option<InboxKey> {
     submit.inbox.clone().map(|inbox| InboxKey { account, inbox })
 }
 
+/// How long a batch may still compute. Its rows are locked meanwhile, and its server waits.
+struct TimeLeft {
+    watch: Stopwatch,
+    max: Duration,
+    spent: bool,
+}
+
+impl TimeLeft {
+    /// Whether it is spent; from then on it stays so. The first command is always decided: every
+    /// batch gets further.
+    fn is_spent(&mut self, decided: usize) -> bool {
+        self.spent = self.spent || (decided > 0 && self.watch.elapsed() >= self.max);
+        self.spent
+    }
+}
+
 fn decide_all(
     world: &mut World,
     held: &HeldIds,
     commands: &[Arc<Command>],
     decide: DecideCommand,
+    mut time: TimeLeft,
 ) -> Decisions {
+    let mut decided = 0;
     let mut behind = Behind::default();
     let mut each = Vec::with_capacity(commands.len());
     for command in commands {
@@ -251,11 +276,15 @@ fn decide_all(
         let decision = match behind.holds_back(command) {
             // Each submit of a held id has a patience of its own.
             Some(Decision::BehindHeld) | None if is_held => Decision::Held,
+            Some(Decision::BehindRows(_)) | None if time.is_spent(decided) => Decision::OutOfTime,
             Some(Decision::BehindRows(_)) if finds_more(command) => {
                 Decision::BehindRows(would_miss(world, command, decide))
             }
             Some(decision) => decision,
-            None => decide_one(world, command, decide),
+            None => {
+                decided += 1;
+                decide_one(world, command, decide)
+            }
         };
         behind.note(command, &decision);
         each.push(decision);

@@ -242,6 +242,43 @@ async fn what_was_only_looked_at_leaves_nothing_and_counts_for_nothing() {
 }
 
 #[tokio::test]
+async fn a_batch_that_ran_out_of_time_leaves_the_rest_to_shorter_ones_in_order() {
+    let three = std::time::Duration::from_millis(3);
+    let (engine, log) = engine_in_time(three, |_| Step::Commit);
+    let ids: Vec<String> = (0..20).map(|id| id.to_string()).collect();
+    let answers: Vec<_> = ids.iter().map(|id| ask(&engine, submit("a", id))).collect();
+    assert!(reasons(answers).await.iter().all(|reason| *reason == "OK"));
+    let decided = log.decided();
+    assert_eq!(decided.concat(), ids, "each once, in order");
+    let lengths: Vec<usize> = decided.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [3, 3, 3, 3, 3, 3, 2]);
+    // The first batch took all, the second what the first had come to, the third twice as many.
+    let taken: Vec<usize> = log.all().iter().map(|ran| ran.claims).collect();
+    assert_eq!(taken, [20, 3, 6, 3, 6, 3, 2]);
+}
+
+#[tokio::test]
+async fn what_a_batch_did_not_come_to_holds_back_its_account_alone_and_the_missing_come_on() {
+    let (engine, log) = engine_in_time(std::time::Duration::ZERO, |seen| match seen.number {
+        0 => Step::Failed,
+        _ => Step::Commit,
+    });
+    let answers = vec![
+        ask(&engine, submit("a", "1")),
+        ask(&engine, submit("a", "missing")),
+        ask(&engine, submit("a", "2")),
+        ask(&engine, submit("b", "3")),
+        ask(&engine, cancel("a", "2")),
+    ];
+    assert_eq!(reasons(answers).await, ["OK"; 5]);
+    let decided: Vec<Vec<String>> =
+        log.decided().into_iter().filter(|decided| !decided.is_empty()).collect();
+    assert!(decided.iter().all(|decided| decided.len() == 1), "one command a batch: {decided:?}");
+    let mine: Vec<String> = decided.concat().into_iter().filter(|id| id != "3").collect();
+    assert_eq!(mine, ["1", "missing", "2", "2"], "in order");
+}
+
+#[tokio::test]
 async fn a_half_stays_behind_the_half_before_it() {
     let (engine, log) = engine(|seen| match seen.number {
         0 => Step::Failed,
