@@ -11,7 +11,7 @@
 //! Deliberately not here: what happens to the commands afterwards (see [`super::lane`]).
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
@@ -31,7 +31,7 @@ use crate::{
         operation::{Operation, OperationKey},
         refusal::Refusal,
         world::{
-            Surroundings, World,
+            Attached, Surroundings, World,
             needs::{Need, Needs, Unloaded},
         },
     },
@@ -222,13 +222,7 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
     }
     let inboxes: BTreeSet<InboxKey> =
         batch.iter().filter_map(|queued| submit_inbox(&queued.command)).collect();
-    let surroundings = Surroundings {
-        // The store sets the clock when it holds the locks.
-        now: Timestamp::default(),
-        policy: shared.policy.clone(),
-        jitter: shared.seams.random(),
-        attached: shared.streams.of(inboxes.into_iter()),
-    };
+    let surroundings = surroundings(shared, shared.streams.of(inboxes.into_iter()));
     let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
     let (decide, seams, decide_max) =
         (shared.decide, shared.seams.clone(), shared.waits.decide_max);
@@ -237,6 +231,20 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
         decide_all(world, held, &commands, decide, time)
     });
     Transaction { batch: name, needs, surroundings, decide }
+}
+
+/// What a transaction is given besides rows.
+pub(super) fn surroundings(
+    shared: &Shared,
+    attached: BTreeMap<InboxKey, Attached>,
+) -> Surroundings {
+    Surroundings {
+        // The store sets the clock when it holds the locks.
+        now: Timestamp::default(),
+        policy: shared.policy.clone(),
+        jitter: shared.seams.random(),
+        attached,
+    }
 }
 
 fn submit_inbox(command: &Command) -> Option<InboxKey> {

@@ -203,14 +203,26 @@ async fn run_taken(shared: &Shared, commands: Vec<Queued>) -> PutOff {
             continue;
         }
         let ran = batch::run(shared, &part.commands).await;
-        let stores = !matches!(ran, Err(Fault::Unavailable(_) | Fault::Unsettled));
-        shared.stores.store(stores, Ordering::Relaxed);
+        if let Some(stores) = stores(&ran, part.commands.len()) {
+            shared.stores.store(stores, Ordering::Relaxed);
+        }
         match ran {
             Ok(decisions) => finish(shared, part.commands, decisions, &mut behind, &mut put_off),
             Err(fault) => parts.extend(after_fault(shared, part, fault)),
         }
     }
     put_off
+}
+
+/// What a run says about whether the store takes writes; `None`: nothing. What fails alone may be
+/// the fault of that one command: the next probe, which writes, says which it is.
+fn stores(ran: &Result<Decisions, Fault>, commands: usize) -> Option<bool> {
+    match ran {
+        Ok(_) => Some(true),
+        Err(Fault::Failed(_)) if commands == 1 => Some(false),
+        Err(Fault::Unavailable(_) | Fault::Unsettled | Fault::Fatal(_)) => Some(false),
+        Err(Fault::Conflict(_) | Fault::Failed(_) | Fault::CountShort(_)) => None,
+    }
 }
 
 /// Takes out what stays behind commands of an earlier half.

@@ -109,6 +109,36 @@ async fn an_unavailable_store_refuses_the_whole_batch_once() {
 }
 
 #[tokio::test]
+async fn a_store_that_refuses_what_stands_alone_is_asked_by_a_write_of_its_own() {
+    let (engine, log) = engine(|seen| match seen.number {
+        0..4 => Step::Failed,
+        _ => Step::Commit,
+    });
+    assert!(engine.stores());
+    assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["STORE_UNAVAILABLE"; 2]);
+    assert!(!engine.stores(), "halved until they stood alone");
+    engine.try_to_store().await;
+    assert!(!engine.stores(), "the probe is refused as well");
+    engine.try_to_store().await;
+    assert!(engine.stores());
+    let probe = log.all().pop().expect("a probe");
+    assert_eq!((probe.claims, probe.decided.len()), (0, 0), "no account is touched");
+}
+
+#[tokio::test]
+async fn a_command_that_is_refused_by_the_rules_says_nothing_about_the_store() {
+    let (engine, _) = engine(|seen| match seen.claims("short") {
+        true => Step::CountShort,
+        false => Step::Commit,
+    });
+    assert_eq!(
+        reasons(ask_all(&engine, &["refused", "short"])).await,
+        ["NO_SUCH_INBOX", "INTERNAL"]
+    );
+    assert!(engine.stores());
+}
+
+#[tokio::test]
 async fn a_fatal_error_marks_the_engine_as_failed() {
     let (engine, log) = engine(|_| Step::Fatal);
     assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["COMMIT_UNKNOWN"; 2]);
