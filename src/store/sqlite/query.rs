@@ -19,14 +19,14 @@ use crate::{
     domain::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
-        ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
+        ids::{Account, Target, Timestamp},
         inbox::Inbox,
         lock::Lock,
         operation::{Operation, OperationKey},
     },
     store::query::{
         DeliveryPage, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp, OperationGlimpse,
-        OperationPosition, Walk,
+        OperationPosition, Walk, end_of_prefix,
     },
 };
 
@@ -158,20 +158,6 @@ pub(super) fn list_documents(
         }
     }
     Ok(page)
-}
-
-/// The first text after all targets with this prefix. UTF-8 sorts by code points, so the last
-/// character that has a next one is replaced by it.
-pub(super) fn end_of_prefix(prefix: &str) -> String {
-    let mut end = prefix.to_owned();
-    while let Some(last) = end.pop() {
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            end.push(next);
-            return end;
-        }
-    }
-    // No end: longer than any target, of the highest character.
-    String::from(char::MAX).repeat(TARGET_BYTES_MAX / char::MAX.len_utf8() + 1)
 }
 
 /// Index: the primary key.
