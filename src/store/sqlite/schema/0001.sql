@@ -19,6 +19,9 @@ CREATE TABLE batches (
     PRIMARY KEY (bucket, batch)
 ) STRICT, WITHOUT ROWID;
 
+-- The sweeper keeps each replica's newest.
+CREATE INDEX batches_by_replica ON batches (replica, time, batch);
+
 CREATE TABLE accounts (
     bucket         INTEGER NOT NULL,
     account        TEXT NOT NULL,
