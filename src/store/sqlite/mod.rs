@@ -139,7 +139,8 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`TransactError`], never `Ambiguous`: no answer is lost on the way from the same process.
-    /// After `Fatal` by a commit that failed, whether it reached the disk is known only when the
+    /// A full disk is `Unavailable`, and reads go on.
+    /// After `Fatal` by a commit that failed otherwise, whether it reached the disk is known only when the
     /// file is opened again; everything later is `Fatal` too. Everything else left nothing behind.
     pub async fn transact<R: Send + 'static>(
         &self,
