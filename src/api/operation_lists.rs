@@ -183,9 +183,10 @@ fn position(operation: &Operation) -> OperationPosition {
 fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, ReadError> {
     let mut story = Vec::new();
     for row in rows {
-        for event in unpack_events(&row.events)? {
+        for (part, event) in (1..).zip(unpack_events(&row.events)?) {
             story.push(StoryEvent {
                 number: row.number,
+                part,
                 time: row.time,
                 subject: row.subject.clone(),
                 event,
@@ -204,6 +205,7 @@ fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, 
             let event = AuditEvent { sequence, attempt, ..AuditEvent::plain(AuditKind::Acked) };
             story.push(StoryEvent {
                 number: 0,
+                part: 0,
                 time: ack.time,
                 subject: ack.subject.clone(),
                 event,
@@ -239,9 +241,9 @@ mod tests {
         append(head, &key, Timestamp(time), "editor", pack_events(&events)).0
     }
 
-    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, AuditKind)> {
+    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, i32, AuditKind)> {
         let story = story(rows, &[delivery]).expect("readable");
-        story.iter().map(|event| (event.number, event.event.kind)).collect()
+        story.iter().map(|event| (event.number, event.part, event.event.kind)).collect()
     }
 
     #[test]
@@ -261,17 +263,17 @@ mod tests {
         assert_eq!(
             kinds(&rows, acked.clone()),
             [
-                (1, AuditKind::Accepted),
-                (1, AuditKind::Applied),
-                (1, AuditKind::Queued),
-                (2, AuditKind::LockReleased),
-                (0, AuditKind::Acked),
+                (1, 1, AuditKind::Accepted),
+                (1, 2, AuditKind::Applied),
+                (1, 3, AuditKind::Queued),
+                (2, 1, AuditKind::LockReleased),
+                (0, 0, AuditKind::Acked),
             ]
         );
         let rows = [row(1, 10, &[AuditKind::Accepted]), row(2, 20, &[AuditKind::Acked])];
         assert_eq!(
             kinds(&rows, acked),
-            [(1, AuditKind::Accepted), (2, AuditKind::Acked)],
+            [(1, 1, AuditKind::Accepted), (2, 1, AuditKind::Acked)],
             "and is not told twice"
         );
     }
