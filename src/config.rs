@@ -6,6 +6,7 @@
 
 mod sources;
 pub mod store_url;
+mod told;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     sources::{Loaded, ShownSetting},
     store_url::StoreUrl,
+    told::ADDRESS_WANTED,
 };
 use crate::{
     domain::{ids::Span, policy::Policy, spans::span_text},

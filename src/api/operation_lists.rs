@@ -185,20 +185,20 @@ fn position(operation: &Operation) -> OperationPosition {
 fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, ReadError> {
     let mut chained = Vec::new();
     for row in rows {
-        for event in unpack_events(&row.events)? {
-            chained.push((row, event));
+        for (part, event) in (1..).zip(unpack_events(&row.events)?) {
+            chained.push((row, part, event));
         }
     }
     let told = |sequence: i64| {
-        chained.iter().any(|(_, event)| {
+        chained.iter().any(|(_, _, event)| {
             event.sequence == sequence
                 && matches!(event.kind, AuditKind::Acked | AuditKind::AckedLate)
         })
     };
     let queued_by = |sequence: i64| {
-        let mut queued = chained.iter().filter(|(_, event)| event.kind == AuditKind::Queued);
-        let row = queued.find(|(_, event)| event.sequence == sequence);
-        row.map_or(i32::MAX, |(row, _)| row.number)
+        let mut queued = chained.iter().filter(|(_, _, event)| event.kind == AuditKind::Queued);
+        let row = queued.find(|(_, _, event)| event.sequence == sequence);
+        row.map_or(i32::MAX, |(row, _, _)| row.number)
     };
     let mut acks = Vec::new();
     for delivery in deliveries {
@@ -208,6 +208,7 @@ fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, 
             let event = AuditEvent { sequence, attempt, ..AuditEvent::plain(AuditKind::Acked) };
             let ack = StoryEvent {
                 number: 0,
+                part: 0,
                 time: ack.time,
                 subject: ack.subject.clone(),
                 event,
@@ -218,9 +219,10 @@ fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, 
     }
     let mut story: Vec<(i32, StoryEvent)> = chained
         .into_iter()
-        .map(|(row, event)| {
+        .map(|(row, part, event)| {
+            let (number, time) = (row.number, row.time);
             let (subject, hash) = (row.subject.clone(), row.hash);
-            (row.number, StoryEvent { number: row.number, time: row.time, subject, event, hash })
+            (number, StoryEvent { number, part, time, subject, event, hash })
         })
         .collect();
     story.extend(acks);
@@ -250,9 +252,9 @@ mod tests {
         append(head, &key, Timestamp(time), "editor", pack_events(&events)).0
     }
 
-    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, AuditKind)> {
+    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, i32, AuditKind)> {
         let story = story(rows, &[delivery]).expect("readable");
-        story.iter().map(|event| (event.number, event.event.kind)).collect()
+        story.iter().map(|event| (event.number, event.part, event.event.kind)).collect()
     }
 
     #[test]
@@ -272,17 +274,17 @@ mod tests {
         assert_eq!(
             kinds(&rows, acked.clone()),
             [
-                (1, AuditKind::Accepted),
-                (1, AuditKind::Applied),
-                (1, AuditKind::Queued),
-                (0, AuditKind::Acked),
-                (2, AuditKind::LockReleased),
+                (1, 1, AuditKind::Accepted),
+                (1, 2, AuditKind::Applied),
+                (1, 3, AuditKind::Queued),
+                (0, 0, AuditKind::Acked),
+                (2, 1, AuditKind::LockReleased),
             ]
         );
         let rows = [row(1, 10, &[AuditKind::Accepted]), row(2, 20, &[AuditKind::Acked])];
         assert_eq!(
             kinds(&rows, acked),
-            [(1, AuditKind::Accepted), (2, AuditKind::Acked)],
+            [(1, 1, AuditKind::Accepted), (2, 1, AuditKind::Acked)],
             "and is not told twice"
         );
     }
@@ -303,16 +305,17 @@ mod tests {
             row(3, 10, &[AuditKind::LockReleased]),
         ];
         let expected = [
-            (1, AuditKind::Accepted),
-            (1, AuditKind::Waiting),
-            (2, AuditKind::Applied),
-            (2, AuditKind::Queued),
-            (0, AuditKind::Acked),
-            (3, AuditKind::LockReleased),
+            (1, 1, AuditKind::Accepted),
+            (1, 2, AuditKind::Waiting),
+            (2, 1, AuditKind::Applied),
+            (2, 2, AuditKind::Queued),
+            (0, 0, AuditKind::Acked),
+            (3, 1, AuditKind::LockReleased),
         ];
         assert_eq!(kinds(&rows, acked.clone()), expected);
         // Where the row that queued it cannot be told, the ack comes last.
-        let expected = [(1, AuditKind::Accepted), (1, AuditKind::Waiting), (0, AuditKind::Acked)];
+        let expected =
+            [(1, 1, AuditKind::Accepted), (1, 2, AuditKind::Waiting), (0, 0, AuditKind::Acked)];
         assert_eq!(kinds(&rows[..1], acked), expected);
     }
 }

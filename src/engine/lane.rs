@@ -29,8 +29,9 @@ use crate::{
 /// chance any more, the third is a cause inside the batch.
 const RERUNS_MAX: u32 = 2;
 /// How often a command is put off for missing rows: each time brings the rows that it missed, so
-/// that more than this means that they change faster than they can be locked.
-const DEFERRALS_MAX: u32 = 5;
+/// that more than this means that they change faster than they can be locked. A release with waiters
+/// takes four where nobody interferes; among busy replicas each may be in vain once.
+const DEFERRALS_MAX: u32 = 10;
 
 /// Rows that a command has found, beyond which no more are kept for it before its turn: as many as
 /// the longest list of acks finds in one step. Whoever waits behind many could collect what has
@@ -242,7 +243,10 @@ fn after_fault(shared: &Shared, part: Part, fault: Fault) -> Vec<Part> {
     let Part { commands, reruns } = part;
     let alone = commands.len() == 1;
     match fault {
-        Fault::Conflict(_) if reruns < RERUNS_MAX => {
+        // What stands alone and fails has mostly waited for a row behind a slow commit elsewhere.
+        Fault::Conflict(_) | Fault::Failed(_)
+            if reruns < RERUNS_MAX && (alone || matches!(fault, Fault::Conflict(_))) =>
+        {
             telemetry::batch_rerun();
             vec![Part { commands, reruns: reruns + 1 }]
         }

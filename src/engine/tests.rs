@@ -111,7 +111,8 @@ async fn an_unavailable_store_refuses_the_whole_batch_once() {
 #[tokio::test]
 async fn a_store_that_refuses_what_stands_alone_is_asked_by_a_write_of_its_own() {
     let (engine, log) = engine(|seen| match seen.number {
-        0..4 => Step::Failed,
+        // Both together, each of them three times, and the first probe.
+        0..8 => Step::Failed,
         _ => Step::Commit,
     });
     assert!(engine.stores());
@@ -123,6 +124,17 @@ async fn a_store_that_refuses_what_stands_alone_is_asked_by_a_write_of_its_own()
     assert!(engine.stores());
     let probe = log.all().pop().expect("a probe");
     assert_eq!((probe.claims, probe.decided.len()), (0, 0), "no account is touched");
+}
+
+#[tokio::test]
+async fn what_stands_alone_behind_a_slow_commit_elsewhere_is_tried_again() {
+    let (engine, log) = engine(|seen| match seen.number {
+        0..2 => Step::Failed,
+        _ => Step::Commit,
+    });
+    assert_eq!(reasons(ask_all(&engine, &["1"])).await, ["OK"]);
+    assert_eq!(log.all().len(), 3, "twice more, and no more");
+    assert!(engine.stores());
 }
 
 #[tokio::test]
@@ -325,7 +337,7 @@ async fn rows_that_never_arrive_end_in_a_refusal_without_effect() {
     let (engine, log) = engine(|_| Step::Commit);
     let answers = ask_all(&engine, &["never", "1"]);
     assert_eq!(reasons(answers).await, ["STORE_UNAVAILABLE", "OK"]);
-    assert_eq!(log.all().len(), 7, "put off five times; then the one behind it");
+    assert_eq!(log.all().len(), 12, "put off ten times; then the one behind it");
     assert_eq!(log.decided().concat(), ["1"]);
 }
 
