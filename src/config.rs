@@ -7,6 +7,7 @@
 mod replicas;
 mod sources;
 pub mod store_url;
+mod told;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,6 +20,7 @@ pub use self::{
     replicas::{Hints, Pooler},
     sources::{Loaded, ShownSetting},
     store_url::{NatsUrl, StoreUrl},
+    told::ADDRESS_WANTED,
 };
 use crate::{
     domain::{ids::Span, policy::Policy, spans::span_text},

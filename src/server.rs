@@ -50,8 +50,14 @@ pub enum ServerError {
     #[error("{0}")]
     Hints(String),
     /// An address cannot be bound.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}; name another with --{} (setting {setting}), or end \
+         what listens there",
+        setting.replace('_', "-")
+    )]
     Bind {
+        /// The setting that names it.
+        setting: &'static str,
         /// Which.
         address: SocketAddr,
         /// Why.
@@ -75,6 +81,26 @@ pub struct Listeners {
     pub grpc: TcpListener,
     /// For probes and metrics, if they are served.
     pub admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Binds the addresses of the settings. Do it before the store is opened: a second server
+    /// that was started by mistake then leaves no trace. Callers that come before the server
+    /// serves wait in the kernel's queue.
+    ///
+    /// # Errors
+    /// [`ServerError::Bind`] with the address and its setting.
+    pub async fn bind(config: &Config) -> Result<Self, ServerError> {
+        if config.tls_cert.is_none() && !config.listen.ip().is_loopback() {
+            tracing::warn!(
+                "listening beyond this machine in plain text: tokens can be read on the way"
+            );
+        }
+        Ok(Listeners {
+            grpc: bind("listen", config.listen).await?,
+            admin: Some(bind("admin_listen", config.admin_listen).await?),
+        })
+    }
 }
 
 /// A server that is ready to serve.
@@ -117,31 +143,6 @@ impl Server {
     /// Whether gRPC is served over TLS.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
-    }
-
-    /// Binds the addresses of the settings.
-    ///
-    /// # Errors
-    /// [`ServerError::Bind`] with the address.
-    pub async fn bind(&self) -> Result<Listeners, ServerError> {
-        if self.tls.is_none() && !self.config.listen.ip().is_loopback() {
-            tracing::warn!(
-                "listening beyond this machine in plain text: tokens can be read on the way"
-            );
-        }
-        Ok(Listeners {
-            grpc: bind(self.config.listen).await?,
-            admin: Some(bind(self.config.admin_listen).await?),
-        })
-    }
-
-    /// Binds, then serves until `shutdown`.
-    ///
-    /// # Errors
-    /// [`ServerError`].
-    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServerError> {
-        let listeners = self.bind().await?;
-        self.serve_on(listeners, shutdown).await
     }
 
     /// Serves until `shutdown`, then drains. When this returns, every answer that was given is
@@ -302,8 +303,9 @@ fn nats(_: &Config, _: &str) -> Result<Option<Carrier>, ServerError> {
     Ok(None)
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })
+async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| ServerError::Bind { setting, address, source })
 }
 
 /// Opens the store that a URL names, with its schema up to date.

@@ -145,6 +145,8 @@ pub enum Deferral {
     Behind,
     /// Another transaction holds its id.
     IdHeld,
+    /// Its batch computed long enough before it came to it.
+    OutOfTime,
 }
 
 impl Deferral {
@@ -153,6 +155,7 @@ impl Deferral {
             Deferral::RowsMissing => "rows_missing",
             Deferral::Behind => "behind",
             Deferral::IdHeld => "id_held",
+            Deferral::OutOfTime => "out_of_time",
         }
     }
 }

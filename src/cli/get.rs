@@ -6,9 +6,8 @@ use clap::Args;
 
 use super::{
     EXIT_FAILURE, Failure,
-    connection::{
-        ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, IdentityArgs, OutputArgs, call_failed, exit_of_state,
-    },
+    connection::{ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, IdentityArgs, OutputArgs, exit_of_state},
+    failures::call_failed,
     json,
     output::{delivery_facts, facts, next_facts, operation_facts, say_as, standing_word, time},
 };
@@ -48,7 +47,8 @@ pub struct GetArgs {
 pub async fn run(args: GetArgs) -> Result<ExitCode, Failure> {
     let identity = args.identity.identity()?;
     let client = args.connect.client()?;
-    let response = client.look_up(&identity).await.map_err(|failure| call_failed(&failure))?;
+    let response = client.look_up(&identity).await;
+    let response = response.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
     say_as(args.output.output, || json::looked_up(&response), || table(&response))?;
     Ok(exit_code(&response))
 }

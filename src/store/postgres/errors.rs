@@ -84,6 +84,10 @@ pub(super) fn of_statement(error: &Error) -> Trouble {
         SqlState::UNIQUE_VIOLATION,
     ];
     match error.code() {
+        // The server waited too long for this very transaction: half of it takes less.
+        Some(code) if *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
+            Trouble::Failed(text)
+        }
         _ if is_of_connection(error) => Trouble::Unavailable(text),
         Some(code) if conflicts.contains(code) => Trouble::Conflict(text),
         Some(code) if *code == SqlState::DIVISION_BY_ZERO => Trouble::CountShort(

@@ -50,6 +50,7 @@ struct Inner {
     writes: Connections,
     reads: Connections,
     upkeep: Connections,
+    is_new: bool,
     facts: StoreFacts,
     seams: Seams,
     options: PostgresOptions,
@@ -73,12 +74,16 @@ impl PostgresStore {
         };
         let session = direct.connect().await?;
         pooled::refuse_mismatch(&session, &direct, &connector, &options).await?;
-        match options.migrations {
+        let is_new = match options.migrations {
             Migrations::Apply => {
-                migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
+                let report = migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
+                report.applied.first() == Some(&1)
             }
-            Migrations::Demand => migrate::demand_current(&session).await?,
-        }
+            Migrations::Demand => {
+                migrate::demand_current(&session).await?;
+                false
+            }
+        };
         let facts = migrate::facts(&session).await?;
         if options.direct_url.is_some() {
             pooled::refuse_other_store(&facts, &connector).await?;
@@ -87,12 +92,18 @@ impl PostgresStore {
         let reads = Connections::new(&connector, options.read_connections, &options)?;
         let upkeep = Connections::new(&connector, options.upkeep_connections, &options)?;
         let seams = seams.clone();
-        Ok(PostgresStore(Arc::new(Inner { direct, writes, reads, upkeep, facts, seams, options })))
+        let inner = Inner { direct, writes, reads, upkeep, is_new, facts, seams, options };
+        Ok(PostgresStore(Arc::new(inner)))
     }
 
     /// What the store is.
     pub fn facts(&self) -> &StoreFacts {
         &self.0.facts
+    }
+
+    /// Whether this opening created the schema.
+    pub fn is_new(&self) -> bool {
+        self.0.is_new
     }
 
     /// Closes the connections that nobody uses and waits for those in use, at most as long as a

@@ -22,7 +22,11 @@ use super::{
     session::{Broken, Call, Session, value},
 };
 use crate::{
-    domain::world::{Surroundings, World, changes::Changes, needs::Needs},
+    domain::world::{
+        Surroundings, World,
+        changes::Changes,
+        needs::{Body, Needs},
+    },
     store::{BatchName, Committed, Decide, HeldIds, Settled, Touches, TransactError, Transaction},
 };
 
@@ -50,6 +54,8 @@ struct Begun {
     world: World,
     held: HeldIds,
     touches: Touches,
+    /// Whether contents of documents are among the rows: to change them may take long.
+    contents: bool,
 }
 
 /// Whether the batch's row is still to be written.
@@ -149,7 +155,8 @@ impl PostgresStore {
         match reader.fill(&mut world, &replies[skipped..]) {
             Ok(Loaded { held, touched }) => {
                 touches.loaded = touched;
-                Ok(Begun { lease, world, held, touches })
+                let contents = needs.documents.values().any(|body| *body == Body::Load);
+                Ok(Begun { lease, world, held, touches, contents })
             }
             Err(unreadable) => Err((unreadable.into(), surroundings)),
         }
@@ -178,8 +185,17 @@ impl PostgresStore {
         name: Name,
         decide: Decide<R>,
     ) -> Result<Committed<R>, TransactError<R>> {
-        let Begun { lease, mut world, held, mut touches } = begun;
-        let value = decide(&mut world, &held);
+        let Begun { lease, mut world, held, mut touches, contents } = begun;
+        let watch = self.0.seams.stopwatch();
+        let value = match contents {
+            true => self.0.seams.compute(|| decide(&mut world, &held)),
+            false => decide(&mut world, &held),
+        };
+        if watch.elapsed() >= self.0.options.idle_in_transaction_timeout {
+            // The server has ended the transaction, or is about to; half of the batch takes less.
+            let text = "the decision took longer than the server lets a transaction stand still";
+            return Err(TransactError::Failed(text.into()));
+        }
         let now = world.now();
         let changes = world.into_changes();
         if changes.is_empty() && name == Name::ToWrite {
