@@ -4,8 +4,10 @@
 //! checked as a whole before anything opens; a secret never reaches a text. Every limit says why
 //! it has its value. Deliberately not here: the flags themselves (`cli/server_args.rs`).
 
+mod replicas;
 mod sources;
 pub mod store_url;
+mod told;
 pub mod web_origins;
 
 use std::{
@@ -16,8 +18,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    replicas::{Hints, Pooler},
     sources::{Loaded, ShownSetting},
-    store_url::StoreUrl,
+    store_url::{NatsUrl, StoreUrl},
+    told::ADDRESS_WANTED,
     web_origins::WebOrigins,
 };
 use crate::{
@@ -42,6 +46,16 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The store of `serve`: `postgres://…` or `sqlite:PATH`.
     pub store: Option<StoreUrl>,
+    /// What stands between the service and its PostgreSQL server. Checked at the start.
+    pub pooler: Pooler,
+    /// Where the PostgreSQL server itself is reached, if `store` leads to something in between: for
+    /// LISTEN and for migrations. The same database as `store`.
+    pub listen_url: Option<StoreUrl>,
+    /// What tells replicas at once of each other's changes; without it they look once per
+    /// `sweep_interval`. On the embedded store there is nobody to tell.
+    pub hints: Hints,
+    /// Where NATS is, for `hints = "nats"`: `nats://…` or `tls://…`.
+    pub nats_url: Option<NatsUrl>,
     /// The file with the hashes of the tokens.
     pub access_file: Option<PathBuf>,
     /// The certificate chain, PEM. With it comes `tls_key`.
@@ -107,6 +121,10 @@ impl Default for Config {
             admin_listen: local(7071),
             data_dir: PathBuf::from("./receiptd-data"),
             store: None,
+            pooler: Pooler::None,
+            listen_url: None,
+            hints: Hints::Postgres,
+            nats_url: None,
             access_file: None,
             tls_cert: None,
             tls_key: None,
@@ -171,6 +189,7 @@ impl Config {
                 self.lanes
             ));
         }
+        replicas::check(self)?;
         if self.connections_max < 1 || self.account_streams_max < 1 {
             return Err("connections_max and account_streams_max must be at least 1".to_owned());
         }

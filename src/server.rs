@@ -16,16 +16,20 @@ use tonic::transport::server::TcpIncoming;
 use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health, web::Origins},
-    config::{Config, StoreUrl, store_url::StoreLocation},
+    config::{self, Config, Hints, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
     http,
     store::{
         OpenError, Store,
-        postgres::{Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
     stream::StreamSettings,
-    sweeper, telemetry, wake,
+    sweeper, telemetry,
+    wake::{
+        self,
+        replicas::{Carrier, Replicas},
+    },
 };
 
 /// How often readiness is looked at, and the metrics are tidied.
@@ -42,9 +46,18 @@ pub enum ServerError {
     /// The certificate cannot be used.
     #[error("{0}")]
     Tls(#[from] tls::TlsError),
+    /// What carries hints between replicas cannot be used.
+    #[error("{0}")]
+    Hints(String),
     /// An address cannot be bound.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}; name another with --{} (setting {setting}), or end \
+         what listens there",
+        setting.replace('_', "-")
+    )]
     Bind {
+        /// The setting that names it.
+        setting: &'static str,
         /// Which.
         address: SocketAddr,
         /// Why.
@@ -70,12 +83,33 @@ pub struct Listeners {
     pub admin: Option<TcpListener>,
 }
 
+impl Listeners {
+    /// Binds the addresses of the settings. Do it before the store is opened: a second server
+    /// that was started by mistake then leaves no trace. Callers that come before the server
+    /// serves wait in the kernel's queue.
+    ///
+    /// # Errors
+    /// [`ServerError::Bind`] with the address and its setting.
+    pub async fn bind(config: &Config) -> Result<Self, ServerError> {
+        if config.tls_cert.is_none() && !config.listen.ip().is_loopback() {
+            tracing::warn!(
+                "listening beyond this machine in plain text: tokens can be read on the way"
+            );
+        }
+        Ok(Listeners {
+            grpc: bind("listen", config.listen).await?,
+            admin: Some(bind("admin_listen", config.admin_listen).await?),
+        })
+    }
+}
+
 /// A server that is ready to serve.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
     access: Access,
     engine: Engine,
+    carrier: Option<Carrier>,
     tls: Option<Arc<rustls::ServerConfig>>,
     tasks: TaskTracker,
 }
@@ -95,9 +129,10 @@ impl Server {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let tls = tls::server_config(config.tls_cert.as_deref(), config.tls_key.as_deref())?;
         let store = open_store(store, &config, &seams).await?;
+        let carrier = carrier(&config, &store)?;
         let settings = EngineSettings { lanes: config.lanes };
         let engine = Engine::start(store, config.policy.clone(), settings, seams);
-        Ok(Server { config, access, engine, tls, tasks: TaskTracker::new() })
+        Ok(Server { config, access, engine, carrier, tls, tasks: TaskTracker::new() })
     }
 
     /// The engine, for tests that look behind the listener.
@@ -108,31 +143,6 @@ impl Server {
     /// Whether gRPC is served over TLS.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
-    }
-
-    /// Binds the addresses of the settings.
-    ///
-    /// # Errors
-    /// [`ServerError::Bind`] with the address.
-    pub async fn bind(&self) -> Result<Listeners, ServerError> {
-        if self.tls.is_none() && !self.config.listen.ip().is_loopback() {
-            tracing::warn!(
-                "listening beyond this machine in plain text: tokens can be read on the way"
-            );
-        }
-        Ok(Listeners {
-            grpc: bind(self.config.listen).await?,
-            admin: Some(bind(self.config.admin_listen).await?),
-        })
-    }
-
-    /// Binds, then serves until `shutdown`.
-    ///
-    /// # Errors
-    /// [`ServerError`].
-    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServerError> {
-        let listeners = self.bind().await?;
-        self.serve_on(listeners, shutdown).await
     }
 
     /// Serves until `shutdown`, then drains. When this returns, every answer that was given is
@@ -237,6 +247,12 @@ impl Server {
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
         self.background(wake::reread(store, wake, period, stop.clone()));
+        if let Some(carrier) = self.carrier.clone() {
+            let (wake, seams) = (self.engine.wake().clone(), self.engine.seams().clone());
+            let replicas = Replicas::new(wake, carrier, seams);
+            self.background(replicas.clone().hear(stop.clone()));
+            self.background(replicas.tell(stop.clone()));
+        }
         let metrics = telemetry::process::metrics();
         self.background(probe_until(
             self.engine.clone(),
@@ -265,8 +281,32 @@ impl Server {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })
+/// What carries hints between the replicas; the embedded store has one process only.
+fn carrier(config: &Config, store: &Store) -> Result<Option<Carrier>, ServerError> {
+    let Store::Postgres(store) = store else { return Ok(None) };
+    match config.hints {
+        Hints::Postgres => Ok(Some(Carrier::Postgres(store.clone()))),
+        Hints::Nats => nats(config, &store.facts().epoch),
+        Hints::None => Ok(None),
+    }
+}
+
+#[cfg(feature = "nats")]
+fn nats(config: &Config, epoch: &str) -> Result<Option<Carrier>, ServerError> {
+    let Some(url) = &config.nats_url else { return Ok(None) };
+    let nats = wake::nats::Nats::new(url.whole(), epoch).map_err(ServerError::Hints)?;
+    Ok(Some(Carrier::Nats(nats)))
+}
+
+/// The settings were checked: a build without NATS was refused.
+#[cfg(not(feature = "nats"))]
+fn nats(_: &Config, _: &str) -> Result<Option<Carrier>, ServerError> {
+    Ok(None)
+}
+
+async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| ServerError::Bind { setting, address, source })
 }
 
 /// Opens the store that a URL names, with its schema up to date.
@@ -283,8 +323,18 @@ pub async fn open_store(
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
+            let direct = config.listen_url.as_ref().map(StoreUrl::location);
+            let direct_url = direct.and_then(|location| match location {
+                StoreLocation::Postgres(url) => Some(DirectUrl(url.to_owned())),
+                StoreLocation::Sqlite(_) => None,
+            });
             let options = PostgresOptions {
                 write_connections: config.pool_size,
+                pooler: match config.pooler {
+                    config::Pooler::None => Pooler::None,
+                    config::Pooler::Transaction => Pooler::Transaction,
+                },
+                direct_url,
                 ..PostgresOptions::usual(Migrations::Apply)
             };
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)

@@ -38,8 +38,11 @@ const PAGES_MAX: usize = 200;
 const CONCURRENCY: usize = 200;
 /// Batch rows are kept this long: far longer than a lost commit takes to settle.
 const BATCH_AGE: Span = Span::hours(1);
-/// Batch rows deleted in one pass.
-const BATCHES_MAX: i64 = 1_000;
+/// Batch rows deleted at once: a few milliseconds, for which callers may have to wait.
+const BATCHES_PAGE: i64 = 1_000;
+/// Such pages in one pass: 50,000 rows, several times the commits of the same second, so that the
+/// table stays at the length of its age.
+const BATCH_PAGES_MAX: usize = 50;
 
 /// The order of a pass: what frees slots first.
 const KINDS: [DueKind; 4] =
@@ -163,9 +166,8 @@ async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
             failed(&error);
         }
     }
-    match engine.store().sweep_batches(BATCH_AGE, BATCHES_MAX).await {
-        Ok(removed) => done.counts.batches_removed = removed,
-        Err(error) => failed(&error),
+    if let Err(error) = sweep_batches(engine, &mut done).await {
+        failed(&error);
     }
     done.record();
     telemetry::sweep_passed(start.elapsed());
@@ -175,6 +177,18 @@ async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
 fn failed(error: &ReadError) {
     telemetry::sweep_failed();
     tracing::debug!(%error, "a search of the sweep failed; the next pass tries again");
+}
+
+/// Batch rows that are no longer needed, until a page is short.
+async fn sweep_batches(engine: &Engine, done: &mut Done) -> Result<(), ReadError> {
+    for _ in 0..BATCH_PAGES_MAX {
+        let removed = engine.store().sweep_batches(BATCH_AGE, BATCHES_PAGE).await?;
+        done.counts.batches_removed += removed;
+        if i64::try_from(removed).is_ok_and(|removed| removed < BATCHES_PAGE) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Everything of one kind that is due, page by page.

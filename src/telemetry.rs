@@ -81,6 +81,14 @@ pub const SWEEP_OVERDUE_SECONDS: &str = "receiptd_sweep_overdue_seconds";
 pub const WATCHED: &str = "receiptd_watched";
 /// Bulk re-reads of what is watched that failed.
 pub const REREAD_FAILURES_TOTAL: &str = "receiptd_reread_failures_total";
+/// Hints sent to other replicas.
+pub const HINTS_SENT_TOTAL: &str = "receiptd_hints_sent_total";
+/// Hints of other replicas that arrived.
+pub const HINTS_RECEIVED_TOTAL: &str = "receiptd_hints_received_total";
+/// Hints that could not be sent, and times at which listening ended or did not begin.
+pub const HINTS_FAILED_TOTAL: &str = "receiptd_hints_failed_total";
+/// 1 while this replica hears the others, 0 while only the bulk re-read tells of their changes.
+pub const HINTS_LISTENING: &str = "receiptd_hints_listening";
 
 /// Tells the recorder what each metric means. Called once, after the recorder is installed.
 pub fn describe() {
@@ -110,6 +118,9 @@ pub fn describe() {
         (SWEEP_REFUSALS_TOTAL, "Rows of the sweep whose command was refused, by reason."),
         (SWEEP_FAILURES_TOTAL, "Searches of the sweep that failed."),
         (REREAD_FAILURES_TOTAL, "Bulk re-reads that failed."),
+        (HINTS_SENT_TOTAL, "Hints sent to other replicas."),
+        (HINTS_RECEIVED_TOTAL, "Hints of other replicas that arrived."),
+        (HINTS_FAILED_TOTAL, "Hints not sent, and ends of listening, by what failed."),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);
@@ -118,6 +129,7 @@ pub fn describe() {
     describe_gauge!(STREAMS, "Streams that are open now.");
     describe_gauge!(SESSIONS, "Sessions that are open now.");
     describe_gauge!(WATCHED, "Operations, inboxes and documents that are watched now.");
+    describe_gauge!(HINTS_LISTENING, "1 while other replicas are heard.");
     describe_gauge!(SWEEP_OVERDUE_SECONDS, Unit::Seconds, "Delay of the oldest row swept.");
     describe_histogram!(BATCH_COMMANDS, "Commands that share one commit.");
     describe_histogram!(BATCH_SECONDS, Unit::Seconds, "Time of a batch's transaction.");
@@ -133,6 +145,8 @@ pub enum Deferral {
     Behind,
     /// Another transaction holds its id.
     IdHeld,
+    /// Its batch computed long enough before it came to it.
+    OutOfTime,
 }
 
 impl Deferral {
@@ -141,6 +155,7 @@ impl Deferral {
             Deferral::RowsMissing => "rows_missing",
             Deferral::Behind => "behind",
             Deferral::IdHeld => "id_held",
+            Deferral::OutOfTime => "out_of_time",
         }
     }
 }
@@ -334,4 +349,42 @@ pub fn watched(keys: usize) {
 /// A bulk re-read of what is watched failed.
 pub fn reread_failed() {
     counter!(REREAD_FAILURES_TOTAL).increment(1);
+}
+
+/// What about hints failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HintFault {
+    /// One could not be sent.
+    Send,
+    /// Listening ended, or did not begin.
+    Listen,
+}
+
+impl HintFault {
+    fn word(self) -> &'static str {
+        match self {
+            HintFault::Send => "send",
+            HintFault::Listen => "listen",
+        }
+    }
+}
+
+/// A hint was sent.
+pub fn hint_sent() {
+    counter!(HINTS_SENT_TOTAL).increment(1);
+}
+
+/// A hint of another replica arrived.
+pub fn hint_received() {
+    counter!(HINTS_RECEIVED_TOTAL).increment(1);
+}
+
+/// Hints were lost.
+pub fn hints_failed(what: HintFault) {
+    counter!(HINTS_FAILED_TOTAL, "what" => what.word()).increment(1);
+}
+
+/// Whether other replicas are heard now.
+pub fn listens(yes: bool) {
+    gauge!(HINTS_LISTENING).set(if yes { 1.0 } else { 0.0 });
 }

@@ -5,7 +5,14 @@
 //! watches that live. A wake carries no payload: whoever is woken reads again (T13), and losing a
 //! hint costs at most one period of the bulk re-read, never data.
 //!
-//! Deliberately not here: hints of other replicas. The bulk re-read finds what they changed.
+//! What this replica changed goes into an [`outbox`] for the other ones; how it gets there, and how
+//! theirs comes here, is in [`replicas`].
+
+#[cfg(feature = "nats")]
+pub mod nats;
+mod outbox;
+mod payload;
+pub mod replicas;
 
 use std::{
     collections::HashMap,
@@ -17,9 +24,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::MissedTickBehavior};
+use tokio::{
+    sync::Notify,
+    time::{Instant, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
 
+use self::outbox::Outbox;
 use crate::{
     domain::{delivery::InboxKey, lock::TargetKey, operation::OperationKey},
     store::{
@@ -32,18 +43,24 @@ use crate::{
 /// Keys in one bulk read: enough for a busy replica in one statement, small enough for the
 /// arrays of any store.
 const REREAD_KEYS_MAX: usize = 5_000;
+/// Least time between two looks that hints ask for: a storm of them costs the store four reads a
+/// second, and a reader no more than a person notices.
+const LOOKS_APART: Duration = Duration::from_millis(250);
 
 /// Hints in this process: who waits for what. Clones share one registry.
 #[derive(Clone, Debug, Default)]
 pub struct Wake {
     registry: Arc<Mutex<HashMap<Key, Waiting>>>,
+    outbox: Arc<Outbox>,
+    /// Asks the bulk re-read to look before its period is over.
+    look: Arc<Notify>,
 }
 
-/// What can be waited for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What can be waited for. Inboxes come first: most who wait for another replica are streams.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Key {
-    Operation(OperationKey),
     Inbox(InboxKey),
+    Operation(OperationKey),
     Document(TargetKey),
 }
 
@@ -140,19 +157,20 @@ impl Wake {
         self.watch(Key::Document(key))
     }
 
-    /// Wakes whoever waits for the operation.
+    /// A commit of this replica changed the operation: wakes whoever waits for it here, and leaves
+    /// word for the other replicas.
     pub fn operation_changed(&self, key: &OperationKey) {
-        self.changed(&Key::Operation(key.clone()));
+        self.changed(Key::Operation(key.clone()));
     }
 
-    /// Wakes whoever waits for the inbox.
+    /// A commit of this replica changed the inbox: as [`Wake::operation_changed`].
     pub fn inbox_changed(&self, key: &InboxKey) {
-        self.changed(&Key::Inbox(key.clone()));
+        self.changed(Key::Inbox(key.clone()));
     }
 
-    /// Wakes whoever waits for the document.
+    /// The same for a document.
     pub fn document_changed(&self, key: &TargetKey) {
-        self.changed(&Key::Document(key.clone()));
+        self.changed(Key::Document(key.clone()));
     }
 
     /// Everything somebody waits for, for the bulk re-read.
@@ -179,10 +197,23 @@ impl Wake {
         Watch { wake: self.clone(), key, signal, seen }
     }
 
-    fn changed(&self, key: &Key) {
+    fn changed(&self, key: Key) {
+        self.raise(&key);
+        self.outbox.put(key);
+    }
+
+    /// Wakes whoever waits for the key here, and tells nobody else: what was read, or heard of,
+    /// is known to others already.
+    fn raise(&self, key: &Key) {
         if let Some(watched) = self.registry().get(key) {
             watched.signal.raise();
         }
+    }
+
+    /// Has the bulk re-read look at everything that is watched as soon as it may: hints were lost,
+    /// or there were too many to name. It wakes only those for whom something changed.
+    fn look_soon(&self) {
+        self.look.notify_one();
     }
 
     fn registry(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
@@ -191,17 +222,24 @@ impl Wake {
     }
 }
 
-/// Reads everything that somebody waits for once per `period`, and wakes those whose row changed
-/// since the look before. A failed read is repeated at the next period. Ends with `shutdown`.
+/// Reads everything that somebody waits for once per `period`, and when hints ask for it, and wakes
+/// those whose row changed since the look before. A failed read is repeated at the next period.
+/// Ends with `shutdown`.
 pub async fn reread(store: Store, wake: Wake, period: Duration, shutdown: CancellationToken) {
     let mut seen = Seen::default();
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut earliest = Instant::now();
     loop {
+        let asked = async {
+            wake.look.notified().await;
+            tokio::time::sleep_until(earliest).await;
+        };
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             _ = ticks.tick() => {}
+            () = asked => {}
         }
         let looked = tokio::select! {
             biased;
@@ -212,6 +250,7 @@ pub async fn reread(store: Store, wake: Wake, period: Duration, shutdown: Cancel
             telemetry::reread_failed();
             tracing::debug!(%error, "the bulk re-read failed; the next period tries again");
         }
+        earliest = Instant::now() + LOOKS_APART;
     }
 }
 
@@ -234,17 +273,17 @@ async fn look(store: &Store, wake: &Wake, seen: &mut Seen) -> Result<(), ReadErr
     for keys in operations.chunks(REREAD_KEYS_MAX) {
         let (glimpses, _) = store.glimpse(keys, &[]).await?;
         let changed = changed_since(&mut seen.operations, keys, glimpses);
-        changed.iter().for_each(|key| wake.operation_changed(key));
+        changed.into_iter().for_each(|key| wake.raise(&Key::Operation(key)));
     }
     for keys in inboxes.chunks(REREAD_KEYS_MAX) {
         let (_, glimpses) = store.glimpse(&[], keys).await?;
         let changed = changed_since(&mut seen.inboxes, keys, glimpses);
-        changed.iter().for_each(|key| wake.inbox_changed(key));
+        changed.into_iter().for_each(|key| wake.raise(&Key::Inbox(key)));
     }
     for keys in documents.chunks(REREAD_KEYS_MAX) {
         let glimpses = store.glimpse_documents(keys).await?;
         let changed = changed_since(&mut seen.documents, keys, glimpses);
-        changed.iter().for_each(|key| wake.document_changed(key));
+        changed.into_iter().for_each(|key| wake.raise(&Key::Document(key)));
     }
     Ok(())
 }
@@ -283,7 +322,7 @@ mod tests {
     use super::*;
     use crate::domain::ids::{Account, InboxName};
 
-    fn inbox(name: &str) -> InboxKey {
+    pub(super) fn inbox(name: &str) -> InboxKey {
         InboxKey {
             account: Account::parse("local").expect("valid"),
             inbox: InboxName::parse(name).expect("valid"),

@@ -7,6 +7,8 @@
 mod commands;
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/pgbouncer.rs"]
+mod pgbouncer;
 #[path = "support/postgres.rs"]
 mod postgres;
 #[path = "support/rows.rs"]
@@ -17,7 +19,7 @@ mod steps;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -25,6 +27,7 @@ use std::{
 use commands::{
     Instruction, ack, append, cancel, inbox, offer, offer_again, open, operation, target,
 };
+use pgbouncer::PgBouncer;
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -38,7 +41,7 @@ use receiptd::{
     engine::{Engine, EngineSettings, seams::Seams},
     store::{
         Store,
-        postgres::{Migrations, PostgresOptions, PostgresStore},
+        postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         query::{Due, DueKind},
         sqlite::{Options, SqliteStore},
     },
@@ -161,7 +164,24 @@ async fn compare(model: &Model, subjects: &[Subject]) {
     assert!(dumps.windows(2).all(|pair| pair[0] == pair[1]), "table dumps differ");
 }
 
-/// Both stores, or SQLite alone where PostgreSQL is not installed (said loudly).
+/// The options of a store that is reached through a pooler in transaction mode, and its URL.
+async fn through_pooler() -> Option<(String, PostgresOptions)> {
+    static POOLER: OnceLock<Option<PgBouncer>> = OnceLock::new();
+    let server = postgres::postgres()?;
+    let pooler = tokio::task::block_in_place(|| {
+        POOLER.get_or_init(|| PgBouncer::in_transaction_mode(server)).as_ref()
+    })?;
+    let name = server.fresh_database().await;
+    let options = PostgresOptions {
+        pooler: Pooler::Transaction,
+        direct_url: Some(DirectUrl(server.url(&name, server.port()))),
+        ..PostgresOptions::usual(Migrations::Apply)
+    };
+    Some((server.url(&name, pooler.port()), options))
+}
+
+/// Both stores, PostgreSQL also through a pooler; SQLite alone where PostgreSQL is not installed
+/// (said loudly).
 async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let seams = Subject::seams(start);
@@ -172,6 +192,11 @@ async fn subjects(start: Timestamp, folder: &std::path::Path) -> Vec<Subject> {
         let seams = Subject::seams(start);
         let store = PostgresStore::open(&url, &seams, PostgresOptions::usual(Migrations::Apply));
         subjects.push(Subject::new(Store::Postgres(store.await.expect("opens")), seams));
+    }
+    if let Some((url, options)) = through_pooler().await {
+        let seams = Subject::seams(start);
+        let store = PostgresStore::open(&url, &seams, options).await.expect("opens");
+        subjects.push(Subject::new(Store::Postgres(store), seams));
     }
     subjects
 }
@@ -285,5 +310,103 @@ async fn scripted_scenarios_mean_the_same_everywhere() {
     take(&mut model, &subjects, &Step::Advance { seconds: 100 }).await;
     take(&mut model, &subjects, &Step::Sweep).await;
     compare(&model, &subjects).await;
+    finish(subjects).await;
+}
+
+/// Commands of one account that find more than they named share batches instead of taking one
+/// each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_cancels_and_acks_of_one_account_come_through_in_few_batches() {
+    const MANY: usize = 40;
+    let start = Model::new().start;
+    let folder = tempfile::tempdir().expect("a folder");
+    let subjects = subjects(start, folder.path()).await;
+    for subject in &subjects {
+        let together = async |commands: Vec<Command>| {
+            let before = subject.engine.totals().batches;
+            let replies = commands.into_iter().map(|command| subject.engine.run(command));
+            for reply in futures_util::future::join_all(replies).await {
+                reply.expect("a good reply");
+            }
+            subject.engine.totals().batches - before
+        };
+        let path = |number: usize| format!("d{number}");
+        let hold = |number: usize| {
+            let id = format!("holds{number}");
+            append(&id, start).on(&path(number)).until_acked().into_inbox(&id).command()
+        };
+        let wait = |number: usize| {
+            let id = format!("waits{number}");
+            append(&id, start).on(&path(number)).into_inbox(&id).command()
+        };
+        together((0..MANY).map(hold).collect()).await;
+        together((0..MANY).map(wait).collect()).await;
+        let cancels = (0..MANY).step_by(2).map(|number| cancel(&format!("waits{number}"), start));
+        let batches = together(cancels.collect()).await;
+        // The first command may leave alone before the others have come.
+        assert!(batches <= 8, "{batches} batches of cancels");
+        let acks = (0..MANY).map(|number| ack(&format!("holds{number}"), &[1]));
+        let batches = together(acks.collect()).await;
+        assert!(batches <= 16, "{batches} batches of acks");
+        let started = subject.engine.store().look_up(&[operation("waits1")]).await.expect("reads");
+        let state = started[0].operation.as_ref().map(|row| row.state);
+        assert_eq!(state, Some(receiptd::domain::operation::OperationState::Applied));
+    }
+    finish(subjects).await;
+}
+
+/// Edits that take long to compute commit in as many batches as that takes: no server waits for
+/// one of them longer than it lets a transaction stand still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edits_that_compute_for_long_are_put_off_and_all_commit() {
+    const PATCHES: usize = 60;
+    let start = Model::new().start;
+    let folder = tempfile::tempdir().expect("a folder");
+    let stopped = || {
+        let seams = Seams::system();
+        seams.stop_clock(start);
+        seams
+    };
+    let seams = stopped();
+    let store = SqliteStore::open(&folder.path().join("a.db"), &seams, &Options::default());
+    let mut subjects = vec![Subject::new(Store::Sqlite(store.expect("opens")), seams)];
+    if let Some(url) = postgres::fresh_database().await {
+        let seams = stopped();
+        let options = PostgresOptions {
+            // Shorter than all of them take together, and longer than some.
+            idle_in_transaction_timeout: std::time::Duration::from_secs(1),
+            ..PostgresOptions::usual(Migrations::Apply)
+        };
+        let store = PostgresStore::open(&url, &seams, options).await.expect("opens");
+        subjects.push(Subject::new(Store::Postgres(store), seams));
+    }
+    let numbers: Vec<String> = (0..12_000).map(|number| number.to_string()).collect();
+    let content = format!(r#"{{"patch":{{"n":0,"list":[{}]}}}}"#, numbers.join(","));
+    for subject in &subjects {
+        let put = Instruction {
+            action: "document.merge_patch".into(),
+            arguments: content.clone(),
+            inbox: None,
+            ..append("put", start)
+        };
+        subject.engine.run(put.command()).await.expect("a document");
+        let before = subject.engine.totals().batches;
+        let patch = |number: usize| {
+            let id = format!("patch{number}");
+            let arguments =
+                format!(r#"{{"patch":[{{"op":"replace","path":"/n","value":{number}}}]}}"#);
+            let action = "document.json_patch".into();
+            let patch = Instruction { action, arguments, inbox: None, ..append(&id, start) };
+            subject.engine.run(patch.command())
+        };
+        let replies = futures_util::future::join_all((0..PATCHES).map(patch)).await;
+        assert!(replies.iter().all(Result::is_ok), "{:?}", replies.iter().find(|it| it.is_err()));
+        assert!(subject.engine.totals().batches - before > 2, "put off to later batches");
+        let read = subject.engine.store().document(&target("d")).await.expect("reads");
+        let document = read.expect("a document");
+        assert_eq!(document.revision, 1 + i64::try_from(PATCHES).expect("small"));
+        let text = String::from_utf8(document.content.expect("content").to_vec()).expect("text");
+        assert!(text.ends_with(&format!(r#""n":{}}}"#, PATCHES - 1)), "in order");
+    }
     finish(subjects).await;
 }

@@ -182,18 +182,20 @@ impl Access {
     pub fn from_file(path: &Path) -> Result<Self, AccessFileError> {
         let failed =
             |problem: String| AccessFileError { file: path.display().to_string(), problem };
-        let text =
-            std::fs::read_to_string(path).map_err(|error| failed(error.kind().to_string()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            failed(match error.kind() {
+                std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+                std::io::ErrorKind::InvalidData => "is not text".to_owned(),
+                _ => format!("cannot be read: {error}"),
+            })
+        })?;
         Self::from_text(&text).map_err(failed)
     }
 
     fn from_text(text: &str) -> Result<Self, String> {
-        let file: AccessFile = Figment::from(Toml::string(text)).extract().map_err(|error| {
-            match error.path.len() {
-                0 => error.kind.to_string(),
-                _ => format!("{}: {}", error.path.join("."), error.kind),
-            }
-        })?;
+        let figment = Figment::from(Toml::string(text));
+        let file: AccessFile =
+            figment.extract().map_err(|error| problem_with_entry(&figment, &error))?;
         if file.token.is_empty() {
             return Err("holds no [[token]]; without credentials nobody could call".to_owned());
         }
@@ -242,6 +244,37 @@ impl Access {
             }
         }
     }
+}
+
+/// What is wrong with the file's form, and with which token. Never a line of the file: it may
+/// hold a secret that somebody put there by mistake.
+fn problem_with_entry(figment: &Figment, error: &figment::Error) -> String {
+    let path: Vec<&str> = error.path.iter().map(String::as_str).collect();
+    let kind = error.kind.to_string().replace('`', "");
+    match path.as_slice() {
+        // The line stands behind a `|`.
+        [] => {
+            let told = kind.lines().filter(|line| !line.is_empty() && !line.contains('|'));
+            let told = told.collect::<Vec<_>>().join(", ");
+            format!("is not as it must be: {}", told.replace("TOML parse error at ", "at "))
+        }
+        ["token", place, field @ ..] => {
+            let field = field.iter().map(|field| format!("{field}: ")).collect::<String>();
+            format!("{}: {field}{kind}", token_name(figment, place))
+        }
+        other => format!("{}: {kind}", other.join(".")),
+    }
+}
+
+/// A token by its id, or by its place in the file where it has none.
+fn token_name(figment: &Figment, place: &str) -> String {
+    let tokens = figment.find_value("token").ok();
+    let id = place.parse::<usize>().ok().and_then(|place| {
+        let entry = tokens.as_ref()?.as_array()?.get(place)?;
+        Some(format!("token {:?}", entry.as_dict()?.get("id")?.as_str()?))
+    });
+    let number = place.parse::<usize>().map_or(1, |place| place.saturating_add(1));
+    id.unwrap_or_else(|| format!("token number {number}"))
 }
 
 impl Tokens {
@@ -377,6 +410,28 @@ mod tests {
             let error = Access::from_text(text).expect_err("not whole");
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn a_wrong_entry_is_named_by_its_id() {
+        let good = file(HASH);
+        for (text, told) in [
+            (good.replace("'acme'", "5"), "token \"editor\": account: "),
+            (good.replace("subject = 'editor'\n", ""), "token \"editor\": missing field subject"),
+            (
+                good.replace("permissions = [", "permissions = 'read' # ["),
+                "\"editor\": permissions: ",
+            ),
+            (good.replace("id = 'editor'\n", ""), "token number 1: missing field id"),
+            (good.clone() + "secret = 'canary'\n", "token \"editor\": secret: unknown field"),
+            (format!("{good}secret = canary\n"), "is not as it must be: at line 7, column 10"),
+        ] {
+            let error = Access::from_text(&text).map(|_| ()).expect_err(told);
+            assert!(error.contains(told), "{error}");
+            assert!(!error.contains('`') && !error.contains("canary"), "{error}");
+        }
+        let missing = Access::from_file(Path::new("/nowhere/tokens.toml")).expect_err("missing");
+        assert_eq!(missing.to_string(), "access file /nowhere/tokens.toml: there is no such file");
     }
 
     #[test]

@@ -179,43 +179,56 @@ fn position(operation: &Operation) -> OperationPosition {
     OperationPosition { accept_time: operation.accept_time, id: operation.key.id.clone() }
 }
 
-/// One story from the chained rows and from the evidence of acks that stands in the deliveries.
+/// One story from the chained rows and from the evidence of acks that stands in the deliveries: in
+/// the order of the chain, whatever a clock said; an ack without a row of its own comes right
+/// after the row that queued its delivery.
 fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, ReadError> {
-    let mut story = Vec::new();
+    let mut chained = Vec::new();
     for row in rows {
-        for event in unpack_events(&row.events)? {
-            story.push(StoryEvent {
-                number: row.number,
-                time: row.time,
-                subject: row.subject.clone(),
-                event,
-                hash: row.hash,
-            });
+        for (part, event) in (1..).zip(unpack_events(&row.events)?) {
+            chained.push((row, part, event));
         }
     }
+    let told = |sequence: i64| {
+        chained.iter().any(|(_, _, event)| {
+            event.sequence == sequence
+                && matches!(event.kind, AuditKind::Acked | AuditKind::AckedLate)
+        })
+    };
+    let queued_by = |sequence: i64| {
+        let mut queued = chained.iter().filter(|(_, _, event)| event.kind == AuditKind::Queued);
+        let row = queued.find(|(_, _, event)| event.sequence == sequence);
+        row.map_or(i32::MAX, |(row, _, _)| row.number)
+    };
+    let mut acks = Vec::new();
     for delivery in deliveries {
         let sequence = delivery.key.sequence;
-        let told = story.iter().any(|told| {
-            told.event.sequence == sequence
-                && matches!(told.event.kind, AuditKind::Acked | AuditKind::AckedLate)
-        });
-        if let Some(ack) = delivery.ack.as_ref().filter(|_| !told) {
+        if let Some(ack) = delivery.ack.as_ref().filter(|_| !told(sequence)) {
             let attempt = ack.attempt;
             let event = AuditEvent { sequence, attempt, ..AuditEvent::plain(AuditKind::Acked) };
-            story.push(StoryEvent {
+            let ack = StoryEvent {
                 number: 0,
+                part: 0,
                 time: ack.time,
                 subject: ack.subject.clone(),
                 event,
                 hash: ack.hash,
-            });
+            };
+            acks.push((queued_by(sequence), ack));
         }
     }
-    // Stable: the events of one row stay in their order, and evidence without a number comes
-    // after the rows of its moment.
-    let rank = |event: &StoryEvent| if event.number == 0 { i32::MAX } else { event.number };
-    story.sort_by_key(|event| (event.time, rank(event)));
-    Ok(story)
+    let mut story: Vec<(i32, StoryEvent)> = chained
+        .into_iter()
+        .map(|(row, part, event)| {
+            let (number, time) = (row.number, row.time);
+            let (subject, hash) = (row.subject.clone(), row.hash);
+            (number, StoryEvent { number, part, time, subject, event, hash })
+        })
+        .collect();
+    story.extend(acks);
+    // Stable: the events of one row stay in their order, and the acks come after them.
+    story.sort_by_key(|(place, _)| *place);
+    Ok(story.into_iter().map(|(_, event)| event).collect())
 }
 
 #[cfg(test)]
@@ -239,9 +252,9 @@ mod tests {
         append(head, &key, Timestamp(time), "editor", pack_events(&events)).0
     }
 
-    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, AuditKind)> {
+    fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, i32, AuditKind)> {
         let story = story(rows, &[delivery]).expect("readable");
-        story.iter().map(|event| (event.number, event.event.kind)).collect()
+        story.iter().map(|event| (event.number, event.part, event.event.kind)).collect()
     }
 
     #[test]
@@ -261,18 +274,48 @@ mod tests {
         assert_eq!(
             kinds(&rows, acked.clone()),
             [
-                (1, AuditKind::Accepted),
-                (1, AuditKind::Applied),
-                (1, AuditKind::Queued),
-                (2, AuditKind::LockReleased),
-                (0, AuditKind::Acked),
+                (1, 1, AuditKind::Accepted),
+                (1, 2, AuditKind::Applied),
+                (1, 3, AuditKind::Queued),
+                (0, 0, AuditKind::Acked),
+                (2, 1, AuditKind::LockReleased),
             ]
         );
         let rows = [row(1, 10, &[AuditKind::Accepted]), row(2, 20, &[AuditKind::Acked])];
         assert_eq!(
             kinds(&rows, acked),
-            [(1, AuditKind::Accepted), (2, AuditKind::Acked)],
+            [(1, 1, AuditKind::Accepted), (2, 1, AuditKind::Acked)],
             "and is not told twice"
         );
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_changes_no_order() {
+        let ack = AckEvidence {
+            time: Timestamp(5),
+            attempt: 1,
+            subject: "editor".to_owned(),
+            consumer: String::new(),
+            hash: [1; 32],
+        };
+        let acked = Delivery { ack: Some(ack), ..sample::delivery("op-1", 1) };
+        let rows = [
+            row(1, 30, &[AuditKind::Accepted, AuditKind::Waiting]),
+            row(2, 20, &[AuditKind::Applied, AuditKind::Queued]),
+            row(3, 10, &[AuditKind::LockReleased]),
+        ];
+        let expected = [
+            (1, 1, AuditKind::Accepted),
+            (1, 2, AuditKind::Waiting),
+            (2, 1, AuditKind::Applied),
+            (2, 2, AuditKind::Queued),
+            (0, 0, AuditKind::Acked),
+            (3, 1, AuditKind::LockReleased),
+        ];
+        assert_eq!(kinds(&rows, acked.clone()), expected);
+        // Where the row that queued it cannot be told, the ack comes last.
+        let expected =
+            [(1, 1, AuditKind::Accepted), (1, 2, AuditKind::Waiting), (0, 0, AuditKind::Acked)];
+        assert_eq!(kinds(&rows[..1], acked), expected);
     }
 }

@@ -275,7 +275,10 @@ fn recorded(
 ) -> proto::GetOperationResponse {
     let stored = shown.operation.mint_time;
     let remarks = (stored != asked.mint_time).then(|| {
-        format!("the id is recorded with another mint time: {} ms since 1970", stored.millis())
+        format!(
+            "the id is recorded with another mint time: {}",
+            times::timestamp(stored.to_timestamp())
+        )
     });
     proto::GetOperationResponse {
         operation_id: asked.id.to_string(),

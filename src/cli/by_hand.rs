@@ -13,9 +13,11 @@ use serde_json::json;
 
 use super::{
     EXIT_FAILURE, Failure,
-    connection::{ConnectArgs, OutputArgs, change_failed},
+    connection::{ConnectArgs, OutputArgs},
+    failures::change_failed,
     json,
     output::{delivery_word, list, note, say_as, state_word},
+    values::{at_least_one, duration, whole},
 };
 use crate::{
     client::{connect::Client, send::state_of},
@@ -69,10 +71,10 @@ pub struct InboxPullArgs {
     #[arg(long, default_value = "")]
     pub consumer: String,
     /// How many results at most.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, value_parser = at_least_one::<i32>, default_value_t = 100)]
     pub max: i32,
     /// How long to wait for a first result, for example 20s.
-    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "0s", value_parser = duration)]
     pub wait: Duration,
     #[command(flatten)]
     /// Where the service is.
@@ -92,7 +94,7 @@ pub struct InboxExtendArgs {
     #[arg(required = true, value_parser = number_and_attempt)]
     pub attempts: Vec<(i64, i32)>,
     /// How long from now; as long as a new attempt when absent.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = duration)]
     pub by: Option<Duration>,
     /// The consumer that must hold them.
     #[arg(long, default_value = "")]
@@ -115,7 +117,7 @@ pub struct InboxDeferArgs {
     #[arg(required = true, value_parser = number_and_attempt)]
     pub attempts: Vec<(i64, i32)>,
     /// When they may be sent again, from now.
-    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "0s", value_parser = duration)]
     pub delay: Duration,
     /// The consumer that must hold them.
     #[arg(long, default_value = "")]
@@ -135,7 +137,7 @@ pub struct InboxRedriveArgs {
     /// The inbox.
     pub inbox: String,
     /// The numbers.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_parser = whole::<i64>, required_unless_present = "all", conflicts_with = "all")]
     pub sequences: Vec<i64>,
     /// Everything in the inbox that ended without an ack.
     #[arg(long)]
@@ -189,17 +191,19 @@ fn span(duration: Duration) -> Option<prost_types::Duration> {
 /// [`Failure`] when the service does not answer or refuses.
 pub async fn pull(args: &InboxPullArgs) -> Result<ExitCode, Failure> {
     let client = args.connect.client()?;
-    let end = Instant::now() + args.wait;
+    let wait = args.connect.timeout.map_or(args.wait, |timeout| args.wait.min(timeout));
+    let end = Instant::now() + wait;
     let mut request = PullDeliveriesRequest {
         inbox: args.inbox.clone(),
         consumer_id: args.consumer.clone(),
         max_deliveries: args.max,
-        wait: span(args.wait.min(PULL_WAIT_MAX)),
+        wait: span(wait.min(PULL_WAIT_MAX)),
     };
     let again = "Pull again: what was taken comes again after its ack deadline.";
     let page = loop {
         let answer = client.pull(request.clone()).await;
-        let page = answer.map_err(|failure| change_failed(&failure, again))?;
+        let page =
+            answer.map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
         // The service answers before the time limit of one call, which may be shorter than the wait.
         let left = end.saturating_duration_since(Instant::now());
         if !page.results.is_empty() || left.is_zero() {
@@ -252,7 +256,10 @@ pub async fn extend(args: &InboxExtendArgs) -> Result<ExitCode, Failure> {
         consumer_id: args.consumer.clone(),
     };
     let again = "Run the same command again: a deadline is never moved back.";
-    let answer = client.extend(request).await.map_err(|failure| change_failed(&failure, again))?;
+    let answer = client
+        .extend(request)
+        .await
+        .map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("EXTEND_OUTCOME_");
         vec![result.sequence.to_string(), word.to_owned()]
@@ -278,7 +285,10 @@ pub async fn defer(args: &InboxDeferArgs) -> Result<ExitCode, Failure> {
         consumer_id: args.consumer.clone(),
     };
     let again = "Run the same command again: NOT_IN_FLIGHT then means that it did.";
-    let answer = client.defer(request).await.map_err(|failure| change_failed(&failure, again))?;
+    let answer = client
+        .defer(request)
+        .await
+        .map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("DEFER_OUTCOME_");
         let state = result.delivery.as_ref().map_or_else(String::new, |it| delivery_word(it.state));
@@ -311,7 +321,9 @@ pub async fn redrive(args: &InboxRedriveArgs) -> Result<ExitCode, Failure> {
         let request =
             RedriveDeliveriesRequest { deliveries, ..RedriveDeliveriesRequest::default() };
         let answer = client.redrive(request).await;
-        answer.map_err(|failure| change_failed(&failure, REDRIVE_AGAIN))?.results
+        answer
+            .map_err(|failure| change_failed(&failure, &args.connect.endpoint, REDRIVE_AGAIN))?
+            .results
     };
     let rows = results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("REDRIVE_OUTCOME_");
@@ -345,7 +357,8 @@ async fn redrive_all(
     let mut results = Vec::new();
     loop {
         let answer = client.redrive(request.clone()).await;
-        let page = answer.map_err(|failure| change_failed(&failure, REDRIVE_AGAIN))?;
+        let page = answer
+            .map_err(|failure| change_failed(&failure, &args.connect.endpoint, REDRIVE_AGAIN))?;
         let full = page.results.iter().any(|it| it.outcome() == RedriveOutcome::InboxFull);
         results.extend(page.results);
         if full {

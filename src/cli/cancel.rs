@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::{
     EXIT_FAILURE, Failure,
-    connection::{ConnectArgs, EXIT_PENDING, IdentityArgs, OutputArgs, change_failed},
+    connection::{ConnectArgs, EXIT_PENDING, IdentityArgs, OutputArgs},
+    failures::change_failed,
     json,
     output::{facts, next_facts, operation_facts, say_as},
 };
@@ -50,7 +51,8 @@ pub async fn run(args: CancelArgs) -> Result<ExitCode, Failure> {
     let client = args.connect.client()?;
     let response = client.cancel(&identity, &args.reason).await.map_err(|failure| {
         let look_up = args.connect.get_command(&identity);
-        change_failed(&failure, &format!("Look it up, or cancel it again:\n  {look_up}"))
+        let settle = format!("Look it up, or cancel it again:\n  {look_up}");
+        change_failed(&failure, &args.connect.endpoint, &settle)
     })?;
     say_as(args.output.output, || json::cancelled(&response), || table(&response))?;
     Ok(match response.outcome() {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{Failure, serve::ServeArgs, server_args};
+use super::{EXIT_USAGE, Failure, serve::ServeArgs, server_args};
 use crate::{api::auth::Access, config::Loaded};
 
 /// What to do with the settings.
@@ -18,11 +18,21 @@ pub struct ConfigArgs {
 pub enum ConfigAction {
     /// Say whether settings are known, in range and free of contradictions; the store and the
     /// certificate are looked at only when a server starts
+    #[command(after_help = CHECK_EXAMPLE)]
     Check(ServeArgs),
     /// Print every setting in force with its source, as a settings file; *** stands where the
     /// store's URL holds a password
+    #[command(after_help = SHOW_EXAMPLE)]
     Show(ServeArgs),
 }
+
+const CHECK_EXAMPLE: &str = "\
+Example:
+  receiptd config check --config /etc/receiptd/receiptd.toml";
+const SHOW_EXAMPLE: &str = "\
+Examples:
+  receiptd config show
+  RECEIPTD_ACK_WINDOW=1h receiptd config show --config receiptd.toml > whole.toml";
 
 /// Runs the action.
 pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
@@ -30,7 +40,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
         ConfigAction::Check(args) => {
             let loaded = server_args::load(args, args.server.config.as_ref())?;
             if let Some(file) = &loaded.config.access_file {
-                Access::from_file(file).map_err(Failure::plain)?;
+                Access::from_file(file).map_err(|error| Failure::new(EXIT_USAGE, error))?;
             }
             println!("the settings are good");
         }

@@ -4,16 +4,23 @@
 //! What must stay true: a token is never printed; an exit code says what is known of the effect,
 //! so that a script never has to read prose.
 
-use std::{convert::Infallible, fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    convert::Infallible,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
 
-use super::{EXIT_FAILURE, EXIT_USAGE, Failure};
+use super::{EXIT_FAILURE, EXIT_USAGE, Failure, output::program, values::duration};
 use crate::{
     client::{
         connect::{Client, ConnectOptions, Keepalive, Secret, Trust},
-        error::{self as client_error, FailureOutcome},
-        identity::{OperationIdentity, millis_of},
+        identity::{IdentityError, OperationIdentity, millis_of},
         retry::RetryLimits,
     },
     proto::operation::State,
@@ -21,6 +28,8 @@ use crate::{
 
 /// Where a service listens unless told otherwise.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:7070";
+/// How long a call may take unless told otherwise: a person waits no longer without a word.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The operation was rejected or cancelled: no effect.
 pub const EXIT_REJECTED: u8 = 3;
@@ -46,7 +55,7 @@ Exit codes:
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectArgs {
-    /// Where the service listens.
+    /// Where the service listens: http://HOST:PORT, or https://HOST:PORT.
     #[arg(long, env = "RECEIPTD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
     pub endpoint: String,
     /// The bearer token. Prefer --token-file: arguments are visible to other processes.
@@ -59,9 +68,9 @@ pub struct ConnectArgs {
     /// The certificate authorities to trust instead of the public ones, in PEM.
     #[arg(long, env = "RECEIPTD_CA_FILE")]
     pub ca_file: Option<PathBuf>,
-    /// How long a call may take, repeats included.
-    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
-    pub timeout: Duration,
+    /// How long a call may take, repeats and --wait included [default: 30s, --wait on top]
+    #[arg(long, value_parser = duration)]
+    pub timeout: Option<Duration>,
 }
 
 impl ConnectArgs {
@@ -70,42 +79,42 @@ impl ConnectArgs {
     /// # Errors
     /// [`Failure`] when a file cannot be read or the endpoint cannot be used.
     pub fn client(&self) -> Result<Client, Failure> {
-        let usage = |error: &dyn std::fmt::Display| Failure::new(EXIT_USAGE, error);
         let token = match (&self.token, &self.token_file) {
             (Some(token), _) => Some(token.clone()),
             (None, Some(path)) => {
-                let text = fs::read_to_string(path)
-                    .map_err(|error| usage(&format!("{}: {error}", path.display())))?;
+                let text = String::from_utf8(read_file("--token-file", path)?);
+                let text = text.map_err(|_| unusable("--token-file", path, "is not text"))?;
                 Some(Secret::new(text.trim()))
             }
             (None, None) => None,
         };
         let trust = match &self.ca_file {
-            Some(path) => Trust::Authorities(
-                fs::read(path).map_err(|error| usage(&format!("{}: {error}", path.display())))?,
-            ),
+            Some(path) => Trust::Authorities(authorities(path)?),
             None => Trust::PublicRoots,
         };
+        let timeout = self.timeout.unwrap_or(DEFAULT_TIMEOUT);
         let options = ConnectOptions {
             token,
             trust,
             certificate: None,
             keepalive: Keepalive::WhileBusy,
-            connect_timeout: self.timeout.min(Duration::from_secs(5)),
+            connect_timeout: timeout.min(Duration::from_secs(5)),
             limits: RetryLimits {
-                total: self.timeout,
+                total: timeout,
                 attempts: 20,
-                per_attempt: self.timeout.min(Duration::from_secs(10)),
+                per_attempt: timeout.min(Duration::from_secs(10)),
                 // A person who forgot to start the service should learn it soon.
                 unreachable: Duration::from_secs(3),
             },
         };
-        Client::connect(&self.endpoint, options).map_err(|error| usage(&error))
+        Client::connect(&self.endpoint, options).map_err(|error| {
+            Failure::new(EXIT_USAGE, format!("--endpoint (or RECEIPTD_ENDPOINT): {error}"))
+        })
     }
 
     /// The command that asks what became of an operation, ready to paste.
     pub fn get_command(&self, identity: &OperationIdentity) -> String {
-        let mut command = format!("receiptd get {}", identity.id());
+        let mut command = format!("{} get {}", program(), identity.id());
         if identity.wire_mint_time().is_some() {
             command.push_str(&format!(" --mint-time {}", identity.mint_time_ms()));
         }
@@ -120,6 +129,37 @@ impl ConnectArgs {
         }
         command
     }
+}
+
+/// The bytes of a file that an option names.
+///
+/// # Errors
+/// [`Failure`] that names both.
+pub fn read_file(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => unusable(option, path, "there is no such file"),
+        _ => unusable(option, path, &format!("cannot be read: {error}")),
+    })
+}
+
+fn unusable(option: &str, path: &Path, problem: &str) -> Failure {
+    Failure::new(EXIT_USAGE, format!("{option} {}: {problem}", path.display()))
+}
+
+/// The file's bytes, once it is known that each certificate in it can be used.
+fn authorities(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |problem: &str| unusable("--ca-file", path, problem);
+    let bytes = read_file("--ca-file", path)?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&bytes) {
+        let certificate =
+            certificate.map_err(|error| failed(&format!("cannot be read as PEM: {error}")))?;
+        roots.add(certificate).map_err(|_| failed("holds something that is no certificate"))?;
+    }
+    if roots.is_empty() {
+        return Err(failed("holds no certificate in PEM (-----BEGIN CERTIFICATE-----)"));
+    }
+    Ok(bytes)
 }
 
 fn parse_secret(text: &str) -> Result<Secret, Infallible> {
@@ -159,9 +199,29 @@ impl IdentityArgs {
     /// # Errors
     /// [`Failure`] when the id is not valid or its mint time is missing.
     pub fn identity(&self) -> Result<OperationIdentity, Failure> {
-        OperationIdentity::from_parts(&self.id, self.mint_time)
-            .map_err(|error| Failure::new(EXIT_USAGE, error))
+        identity_of(&self.id, self.mint_time)
     }
+}
+
+/// The identity of an id and the time it was made.
+///
+/// # Errors
+/// [`Failure`] when the id is not valid or its mint time is missing.
+pub fn identity_of(id: &str, mint_time: Option<i64>) -> Result<OperationIdentity, Failure> {
+    OperationIdentity::from_parts(id, mint_time).map_err(|error| match error {
+        IdentityError::MintTimeMissing => Failure::new(
+            EXIT_USAGE,
+            format!(
+                "{error}: give the one it was submitted with, as --mint-time (RFC 3339, or \
+                 milliseconds since 1970)"
+            ),
+        ),
+        IdentityError::MintTimeDiffers => Failure::new(
+            EXIT_USAGE,
+            format!("{error}: leave --mint-time out, or correct one of them"),
+        ),
+        IdentityError::Characters => Failure::new(EXIT_USAGE, error),
+    })
 }
 
 /// Reads a mint time, in milliseconds since 1970.
@@ -177,17 +237,6 @@ pub fn parse_mint_time(text: &str) -> Result<i64, String> {
         .map_err(|_| "neither RFC 3339 nor milliseconds since 1970".to_owned())
 }
 
-/// Reads how many lines a list may have.
-///
-/// # Errors
-/// A sentence for the person who typed it.
-pub fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        Ok(_) | Err(_) => Err("must be a number from 1 on".to_owned()),
-    }
-}
-
 /// The exit code of a state.
 pub fn exit_of_state(state: State) -> ExitCode {
     ExitCode::from(match state {
@@ -199,47 +248,8 @@ pub fn exit_of_state(state: State) -> ExitCode {
     })
 }
 
-/// A failed call as a command's failure.
-pub fn call_failed(failure: &client_error::Failure) -> Failure {
-    Failure::new(exit_of_failure(failure), told(failure))
-}
-
-/// A failed call that was to change something: whoever can't know whether it did, is told so and
-/// what settles it.
-pub fn change_failed(failure: &client_error::Failure, settle: &str) -> Failure {
-    match failure.outcome {
-        FailureOutcome::Unknown => Failure::new(
-            EXIT_UNKNOWN,
-            format!("it is not known whether this took effect: {}\n{settle}", told(failure)),
-        ),
-        FailureOutcome::NoEffect | FailureOutcome::NeverSent => call_failed(failure),
-    }
-}
-
-fn exit_of_failure(failure: &client_error::Failure) -> u8 {
-    match failure.reason.as_deref() {
-        Some("OPERATION_INTENT_MISMATCH") => EXIT_CONFLICT,
-        // A submit may still arrive, as for a look-up.
-        Some("NO_SUCH_OPERATION") => EXIT_UNKNOWN,
-        Some("INVALID_FIELD" | "UNKNOWN_ACTION" | "CLOCK_SKEW" | "RESUME_TOKEN_INVALID") => {
-            EXIT_USAGE
-        }
-        _ => EXIT_FAILURE,
-    }
-}
-
-fn told(failure: &client_error::Failure) -> String {
-    let next = failure
-        .recovery
-        .map(|action| format!(" (next step: {})", super::output::recovery_word(action)))
-        .unwrap_or_default();
-    format!("{failure}{next}")
-}
-
 #[cfg(test)]
 mod tests {
-    use tonic::{Code, Status};
-
     use super::*;
 
     fn connection(endpoint: &str) -> ConnectArgs {
@@ -248,7 +258,7 @@ mod tests {
             token: None,
             token_file: None,
             ca_file: None,
-            timeout: Duration::from_secs(1),
+            timeout: Some(Duration::from_secs(1)),
         }
     }
 
@@ -267,33 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_doubt_has_an_exit_code_of_its_own() {
-        let refusal = crate::client::error::tests::refusal;
-        for (status, code) in [
-            (refusal(Code::Unknown, "COMMIT_UNKNOWN", "UNKNOWN"), EXIT_UNKNOWN),
-            (Status::unavailable("gone"), EXIT_UNKNOWN),
-            (Status::deadline_exceeded(""), EXIT_UNKNOWN),
-            (refusal(Code::NotFound, "NO_SUCH_OPERATION", "NO_EFFECT"), EXIT_UNKNOWN),
-            (refusal(Code::InvalidArgument, "INVALID_FIELD", "NO_EFFECT"), EXIT_USAGE),
-        ] {
-            let failure = client_error::Failure::from(status);
-            let name = failure.to_string();
-            let exit = change_failed(&failure, "look it up").exit_code();
-            assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::from(code)), "{name}");
-        }
-    }
-
-    #[test]
     fn the_look_up_is_ready_to_paste() {
         let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
         assert_eq!(
             connection("http://other:1").get_command(&identity),
-            "receiptd get save:1 --mint-time 5 --endpoint http://other:1"
+            format!("{} get save:1 --mint-time 5 --endpoint http://other:1", program())
         );
         let minted = OperationIdentity::mint_at(1, &[0; 10]);
         assert_eq!(
             connection(DEFAULT_ENDPOINT).get_command(&minted),
-            format!("receiptd get {minted}")
+            format!("{} get {minted}", program())
         );
     }
 

@@ -10,7 +10,6 @@ use tokio::time::timeout;
 
 use super::{
     Failure,
-    connection::call_failed,
     output::{origin_sentence, say, state_word},
     rehearse::{
         proxy::{Cut, Proxy},
@@ -34,7 +33,7 @@ const INBOX: &str = "demo";
 /// Nothing in the story waits longer for anything.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Tell the story of a lost acknowledgement, in ten seconds.
+/// Tell the story of a lost acknowledgement, on a temporary store.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  receiptd demo\n  receiptd demo lost-ack")]
 pub struct DemoArgs {
@@ -148,7 +147,7 @@ async fn first_result(reader: &mut InboxReader) -> Result<Box<DeliveredResult>, 
 }
 
 async fn show_the_effect(client: &Client) -> Result<(), Failure> {
-    let document = client.document(TARGET).await.map_err(|failure| call_failed(&failure))?;
+    let document = client.document(TARGET).await.map_err(Failure::plain)?;
     let text = match &document.content {
         Some(Content::Text(text)) => text.clone(),
         _ => String::new(),

@@ -1,18 +1,17 @@
 //! `receiptd document`: documents as they are now. Writing happens only through operations.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat, at_least_one, call_failed},
+    connection::{ConnectArgs, OutputArgs, OutputFormat},
+    failures::call_failed,
     json,
-    output::{facts, list, note, say_as, say_json, time},
+    output::{facts, list, note, say_as, say_exactly, say_json, time},
+    values::at_least_one,
     watch_document::{self, WatchDocumentArgs},
 };
 use crate::{
@@ -72,7 +71,7 @@ pub struct DocumentListArgs {
     #[arg(long, default_value = "")]
     pub prefix: String,
     /// How many at most.
-    #[arg(long, default_value_t = 100, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 100, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     #[command(flatten)]
     /// Where the service is.
@@ -97,18 +96,17 @@ pub async fn run(args: DocumentArgs) -> Result<ExitCode, Failure> {
 
 async fn get(args: &DocumentGetArgs) -> Result<(), Failure> {
     let client = args.connect.client()?;
-    let document = client.document(&args.target).await.map_err(|failure| call_failed(&failure))?;
+    let document = client.document(&args.target).await;
+    let document = document.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
     if args.content {
-        let closed = |error: io::Error| Failure::plain(format!("standard output: {error}"));
-        let mut out = io::stdout().lock();
-        return out.write_all(content(&document)).and_then(|()| out.flush()).map_err(closed);
+        return say_exactly(content(&document));
     }
     match args.output.output {
         OutputFormat::Json => say_json(&json::document(&document)),
         OutputFormat::Table => {
             super::output::say(facts(document_facts(&document)).trim_fmt())?;
             match &document.content {
-                Some(Content::Text(text)) => super::output::say(format!("\n{text}")),
+                Some(Content::Text(text)) => say_exactly(format!("\n{text}").as_bytes()),
                 _ => Ok(()),
             }
         }
@@ -174,7 +172,8 @@ async fn pages(client: &Client, args: &DocumentListArgs) -> Result<(Vec<Document
             page_size: i32::try_from(left).unwrap_or(1),
             page_token,
         };
-        let page = client.list_documents(request).await.map_err(|failure| call_failed(&failure))?;
+        let page = client.list_documents(request).await;
+        let page = page.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
         documents.extend(page.documents);
         page_token = page.next_page_token;
         if page_token.is_empty() {

@@ -10,9 +10,8 @@ use clap::Args;
 
 use super::{
     EXIT_FAILURE, Failure,
-    connection::{
-        ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, IdentityArgs, OutputArgs, call_failed, exit_of_state,
-    },
+    connection::{ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, IdentityArgs, OutputArgs, exit_of_state},
+    failures::call_failed,
     json,
     output::{delivery_facts, facts, next_facts, operation_facts, say_as, standing_word, time},
 };
@@ -58,9 +57,10 @@ pub async fn run(args: GetArgs) -> Result<ExitCode, Failure> {
     let identity = args.identity.identity()?;
     let client = args.connect.client()?;
     if let Some(file) = &args.result {
-        return save_result(&client, &identity, file).await;
+        return save_result(&client, &identity, file, &args.connect.endpoint).await;
     }
-    let response = client.look_up(&identity).await.map_err(|failure| call_failed(&failure))?;
+    let response = client.look_up(&identity).await;
+    let response = response.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
     say_as(args.output.output, || json::looked_up(&response), || table(&response))?;
     Ok(exit_code(&response))
 }
@@ -70,8 +70,10 @@ async fn save_result(
     client: &Client,
     identity: &OperationIdentity,
     file: &Path,
+    endpoint: &str,
 ) -> Result<ExitCode, Failure> {
-    let body = client.read_result(identity).await.map_err(|failure| call_failed(&failure))?;
+    let body = client.read_result(identity).await;
+    let body = body.map_err(|failure| call_failed(&failure, endpoint))?;
     let written = match file == Path::new("-") {
         true => std::io::stdout().lock().write_all(&body.data),
         false => std::fs::write(file, &body.data),

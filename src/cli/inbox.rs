@@ -9,14 +9,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{
-    EXIT_FAILURE, EXIT_USAGE, Failure,
+    EXIT_FAILURE, Failure,
     by_hand::{self, InboxDeferArgs, InboxExtendArgs, InboxPullArgs, InboxRedriveArgs},
-    connection::{
-        ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat, at_least_one, call_failed,
-        change_failed,
-    },
+    connection::{ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat},
+    failures::{call_failed, change_failed, told},
     json,
     output::{delivery_word, list, note, say, say_as, state_word, time},
+    values::{at_least_one, whole},
 };
 use crate::{
     client::{
@@ -25,7 +24,7 @@ use crate::{
         send::state_of,
     },
     proto::{
-        AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Delivery, Inbox,
+        AckDeliveriesRequest, AckOutcome, AckTarget, DeliveredResult, Delivery, Gap, Inbox,
         ListDeliveriesRequest, ListInboxesRequest,
     },
 };
@@ -93,13 +92,13 @@ pub struct InboxStreamArgs {
     #[arg(long, default_value = "")]
     pub resume_token: String,
     /// How many unacked results the stream may hold.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = at_least_one::<i32>)]
     pub window: i32,
     /// Ack each result after it was printed.
     #[arg(long)]
     pub ack: bool,
     /// Stop after this many results.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one::<u64>)]
     pub count: Option<u64>,
     /// Stop when everything that was there at the start has been printed.
     #[arg(long)]
@@ -118,7 +117,7 @@ pub struct InboxListArgs {
     /// The inbox whose deliveries are listed; all inboxes when absent.
     pub inbox: Option<String>,
     /// How many at most.
-    #[arg(long, default_value_t = 100, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 100, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     #[command(flatten)]
     /// Where the service is.
@@ -134,7 +133,7 @@ pub struct InboxAckArgs {
     /// The inbox.
     pub inbox: String,
     /// The numbers.
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = whole::<i64>)]
     pub sequences: Vec<i64>,
     #[command(flatten)]
     /// Where the service is.
@@ -168,7 +167,7 @@ async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
     let mut reader = InboxReader::start(client, state, options);
     let end = tokio::select! {
         biased;
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = tokio::signal::ctrl_c() => End::AsAsked,
         end = print_news(&mut reader, args) => end,
     };
     let acked = !args.ack || reader.flush(FLUSH_LIMIT).await;
@@ -178,23 +177,57 @@ async fn stream(args: &InboxStreamArgs) -> Result<ExitCode, Failure> {
         );
     }
     let state = reader.close().await;
-    if !state.resume_token.is_empty() {
+    if !state.resume_token.is_empty() && end.may_go_on() {
         note(format!("go on with: --resume-token {}", state.resume_token));
     }
-    end.map(|()| if acked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNKNOWN) })
+    match end {
+        End::AsAsked if acked => Ok(ExitCode::SUCCESS),
+        End::AsAsked => Ok(ExitCode::from(EXIT_UNKNOWN)),
+        End::Unprinted(failure) => Err(failure),
+        End::Refused(error) => Err(reader_failed(&error, &args.connect.endpoint)),
+    }
+}
+
+/// Why a stream is not printed any further.
+enum End {
+    AsAsked,
+    /// Standard output is closed.
+    Unprinted(Failure),
+    Refused(ReaderError),
+}
+
+impl End {
+    /// Whether the last token is still good for anything.
+    fn may_go_on(&self) -> bool {
+        match self {
+            End::AsAsked | End::Unprinted(_) => true,
+            End::Refused(error) => match error {
+                ReaderError::ResumeTokenInvalid(_)
+                | ReaderError::InboxRecreated(_)
+                | ReaderError::StoreEpochChanged(_) => false,
+                ReaderError::Superseded(_) | ReaderError::Refused(_) => true,
+            },
+        }
+    }
 }
 
 /// Prints until the end that was asked for.
-async fn print_news(reader: &mut InboxReader, args: &InboxStreamArgs) -> Result<(), Failure> {
+async fn print_news(reader: &mut InboxReader, args: &InboxStreamArgs) -> End {
     let mut printed = 0;
     loop {
         if args.count.is_some_and(|count| printed >= count) {
-            return Ok(());
+            return End::AsAsked;
         }
-        let news = reader.next().await.map_err(|error| reader_failed(&error))?;
-        match args.output.output {
-            OutputFormat::Json => say(news_json(&news))?,
-            OutputFormat::Table => print_sentence(&news)?,
+        let news = match reader.next().await {
+            Ok(news) => news,
+            Err(error) => return End::Refused(error),
+        };
+        let printed_now = match args.output.output {
+            OutputFormat::Json => say(news_json(&news)),
+            OutputFormat::Table => print_sentence(&news, &args.connect.endpoint),
+        };
+        if let Err(failure) = printed_now {
+            return End::Unprinted(failure);
         }
         match news {
             News::Result(result) => {
@@ -203,7 +236,7 @@ async fn print_news(reader: &mut InboxReader, args: &InboxStreamArgs) -> Result<
                     reader.handled(&result);
                 }
             }
-            News::CaughtUp if args.until_caught_up => return Ok(()),
+            News::CaughtUp if args.until_caught_up => return End::AsAsked,
             _ => {}
         }
     }
@@ -233,7 +266,7 @@ fn news_json(news: &News) -> Value {
 }
 
 /// Results go to standard output, everything about the stream to standard error.
-fn print_sentence(news: &News) -> Result<(), Failure> {
+fn print_sentence(news: &News, endpoint: &str) -> Result<(), Failure> {
     match news {
         News::Result(result) => return say(result_sentence(result)),
         News::Opened(opened) => note(format!(
@@ -245,12 +278,7 @@ fn print_sentence(news: &News) -> Result<(), Failure> {
             again.key.sequence, again.operation_id, again.attempt
         )),
         News::CaughtUp => note("caught up"),
-        News::Gap(gap) => note(format!(
-            "#{} to #{} will not come ({}): look them up by operation",
-            gap.first_sequence,
-            gap.last_sequence,
-            gap.cause().as_str_name().trim_start_matches("GAP_CAUSE_")
-        )),
+        News::Gap(gap) => note(gap_sentence(gap)),
         News::Withdrawn(withdrawn) => note(format!(
             "#{} {} ended elsewhere: {}",
             withdrawn.sequence,
@@ -258,13 +286,31 @@ fn print_sentence(news: &News) -> Result<(), Failure> {
             delivery_word(withdrawn.state)
         )),
         News::Reconnecting(failure) => note(match failure {
-            Some(failure) => format!("connecting again ({failure})"),
+            Some(failure) => format!("connecting again: {}", told(failure, endpoint)),
             None => "connecting again".to_owned(),
         }),
-        News::AckRefused(failure) => note(format!("an ack was refused: {failure}")),
-        News::ExtensionRefused(failure) => note(format!("no more time was given: {failure}")),
+        News::AckRefused(failure) => {
+            note(format!("an ack was refused: {}", told(failure, endpoint)));
+        }
+        News::ExtensionRefused(failure) => {
+            note(format!("no more time was given: {}", told(failure, endpoint)));
+        }
     }
     Ok(())
+}
+
+/// What will not come, with the ids to look up.
+fn gap_sentence(gap: &Gap) -> String {
+    let cause = gap.cause().as_str_name().trim_start_matches("GAP_CAUSE_");
+    let (first, last) = (gap.first_sequence, gap.last_sequence);
+    let which = if first == last { format!("#{first}") } else { format!("#{first} to #{last}") };
+    match gap.operation_ids.is_empty() {
+        true => format!("{which} will not come ({cause}): look at `receiptd list`"),
+        false => format!(
+            "{which} will not come ({cause}): look them up with `receiptd get`: {}",
+            gap.operation_ids.join(" ")
+        ),
+    }
 }
 
 fn result_sentence(result: &DeliveredResult) -> String {
@@ -287,13 +333,14 @@ fn result_sentence(result: &DeliveredResult) -> String {
     )
 }
 
-fn reader_failed(error: &ReaderError) -> Failure {
+/// The service's own sentence says what became of the stream and what to do.
+fn reader_failed(error: &ReaderError, endpoint: &str) -> Failure {
     match error {
-        ReaderError::ResumeTokenInvalid(_) => Failure::new(EXIT_USAGE, error),
-        ReaderError::InboxRecreated(_)
-        | ReaderError::StoreEpochChanged(_)
-        | ReaderError::Superseded(_)
-        | ReaderError::Refused(_) => Failure::plain(error),
+        ReaderError::ResumeTokenInvalid(failure)
+        | ReaderError::InboxRecreated(failure)
+        | ReaderError::StoreEpochChanged(failure)
+        | ReaderError::Superseded(failure)
+        | ReaderError::Refused(failure) => call_failed(failure, endpoint),
     }
 }
 
@@ -302,7 +349,7 @@ async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
     let format = args.output.output;
     match &args.inbox {
         Some(inbox) => {
-            let deliveries = all_deliveries(&client, inbox, args.limit).await?;
+            let deliveries = all_deliveries(&client, inbox, args).await?;
             say_as(
                 format,
                 || {
@@ -313,7 +360,7 @@ async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
             )?;
         }
         None => {
-            let inboxes = all_inboxes(&client, args.limit).await?;
+            let inboxes = all_inboxes(&client, args).await?;
             say_as(
                 format,
                 || json!({ "inboxes": inboxes.iter().map(json::inbox).collect::<Vec<_>>() }),
@@ -324,12 +371,14 @@ async fn list_any(args: &InboxListArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn all_inboxes(client: &Client, limit: usize) -> Result<Vec<Inbox>, Failure> {
+async fn all_inboxes(client: &Client, args: &InboxListArgs) -> Result<Vec<Inbox>, Failure> {
+    let limit = args.limit;
     let mut inboxes = Vec::new();
     let mut page_token = String::new();
     while let Some(page_size) = page_size(limit, inboxes.len()) {
         let request = ListInboxesRequest { page_size, page_token };
-        let page = client.list_inboxes(request).await.map_err(|it| call_failed(&it))?;
+        let page = client.list_inboxes(request).await;
+        let page = page.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
         inboxes.extend(page.inboxes);
         page_token = page.next_page_token;
         if page_token.is_empty() {
@@ -343,14 +392,16 @@ async fn all_inboxes(client: &Client, limit: usize) -> Result<Vec<Inbox>, Failur
 async fn all_deliveries(
     client: &Client,
     inbox: &str,
-    limit: usize,
+    args: &InboxListArgs,
 ) -> Result<Vec<Delivery>, Failure> {
+    let limit = args.limit;
     let mut deliveries = Vec::new();
     let mut request =
         ListDeliveriesRequest { inbox: inbox.to_owned(), ..ListDeliveriesRequest::default() };
     while let Some(page_size) = page_size(limit, deliveries.len()) {
         request.page_size = page_size;
-        let page = client.list_deliveries(request.clone()).await.map_err(|it| call_failed(&it))?;
+        let page = client.list_deliveries(request.clone()).await;
+        let page = page.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
         deliveries.extend(page.deliveries);
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
@@ -410,7 +461,8 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
         .collect();
     let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
     let again = "Run the same command again: an ack may be repeated.";
-    let answer = client.ack(request).await.map_err(|failure| change_failed(&failure, again))?;
+    let answer = client.ack(request).await;
+    let answer = answer.map_err(|it| change_failed(&it, &args.connect.endpoint, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("ACK_OUTCOME_");
         vec![result.sequence.to_string(), word.to_owned()]
@@ -428,6 +480,18 @@ async fn ack(args: &InboxAckArgs) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::GapCause;
+
+    #[test]
+    fn a_gap_names_the_operations_to_look_up() {
+        let mut gap = Gap { first_sequence: 3, last_sequence: 5, ..Gap::default() };
+        gap.set_cause(GapCause::Expired);
+        gap.operation_ids = vec!["save:3".to_owned(), "save:5".to_owned()];
+        assert_eq!(
+            gap_sentence(&gap),
+            "#3 to #5 will not come (EXPIRED): look them up with `receiptd get`: save:3 save:5"
+        );
+    }
 
     #[test]
     fn a_long_list_comes_in_pages() {

@@ -7,9 +7,11 @@ use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, at_least_one, call_failed},
+    connection::{ConnectArgs, OutputArgs},
+    failures::call_failed,
     json,
     output::{delivery_word, list, note, say_as, state_word, time},
+    values::at_least_one,
 };
 use crate::{
     client::send::state_of,
@@ -65,7 +67,7 @@ pub struct ListArgs {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = super::submit::parse_label)]
     pub labels: Vec<(String, String)>,
     /// How many at most.
-    #[arg(long, default_value_t = 50, value_parser = at_least_one)]
+    #[arg(long, default_value_t = 50, value_parser = at_least_one::<usize>)]
     pub limit: usize,
     #[command(flatten)]
     /// Where the service is.
@@ -90,8 +92,8 @@ pub async fn run(args: ListArgs) -> Result<ExitCode, Failure> {
             break;
         }
         let request = to_request(&args, page_size, page_token);
-        let page =
-            client.list_operations(request).await.map_err(|failure| call_failed(&failure))?;
+        let page = client.list_operations(request).await;
+        let page = page.map_err(|it| call_failed(&it, &args.connect.endpoint))?;
         operations.extend(page.operations);
         page_token = page.next_page_token;
         if page_token.is_empty() {

@@ -5,7 +5,9 @@ use std::{path::PathBuf, process::ExitCode};
 use serde::Serialize;
 
 use super::{
-    Failure, serve,
+    Failure,
+    output::say,
+    serve,
     server_args::{self, StoreArgs},
 };
 use crate::{engine::seams::Seams, server, telemetry};
@@ -29,7 +31,9 @@ pub(super) async fn run(args: MigrateArgs) -> Result<ExitCode, Failure> {
     telemetry::process::start_logs(config.log_format);
     let url = serve::store(&config)?;
     let opened = server::open_store(&url, &config, &Seams::system()).await;
-    opened.map_err(Failure::plain)?.close().await;
-    println!("{url}: the schema is up to date");
+    let opened = opened.map_err(Failure::plain)?;
+    let created = if opened.is_new() { " (new)" } else { "" };
+    opened.close().await;
+    say(format!("store {url}{created}: the schema is up to date"))?;
     Ok(ExitCode::SUCCESS)
 }

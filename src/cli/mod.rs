@@ -10,6 +10,7 @@ pub mod connection;
 pub mod demo;
 pub mod dev;
 pub mod document;
+pub mod failures;
 pub mod get;
 pub mod inbox;
 mod json;
@@ -21,6 +22,7 @@ pub mod serve;
 pub mod server_args;
 mod signals;
 pub mod submit;
+pub mod values;
 pub mod watch;
 mod watch_document;
 
@@ -62,7 +64,7 @@ pub enum Command {
     Document(document::DocumentArgs),
     /// Replay a recorded editing session through lost connections and killed servers.
     Rehearse(rehearse::RehearseArgs),
-    /// Tell the story of a lost acknowledgement, in ten seconds.
+    /// Tell the story of a lost acknowledgement.
     Demo(demo::DemoArgs),
 }
 

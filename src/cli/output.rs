@@ -22,12 +22,26 @@ use crate::{
 /// # Errors
 /// [`Failure`] when standard output is closed.
 pub fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
+    say_exactly(format!("{text}\n").as_bytes())
+}
+
+/// Prints bytes as they are, without a line feed of its own.
+///
+/// # Errors
+/// [`Failure`] when standard output is closed.
+pub fn say_exactly(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| match error.kind() {
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         // Whoever reads has enough; there is nobody to tell.
         io::ErrorKind::BrokenPipe => Failure::plain(""),
         _ => Failure::plain(format!("standard output: {error}")),
     })
+}
+
+/// This program as it was called, for commands that are ready to paste.
+pub fn program() -> String {
+    let called = std::env::args_os().next();
+    called.map_or_else(|| "receiptd".to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
 /// Tells the person something beside the answer. A closed standard error is no reason to stop.

@@ -9,21 +9,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EXIT_USAGE, Failure, dev,
-    server_args::{self, ServerArgs, StoreArgs},
-    signals,
+    server_args::{self, ServerArgs, StoreArgs, VARIABLES},
+    signals::Signals,
 };
 use crate::{
     api::auth::Access,
-    config::{Config, StoreUrl},
+    config::{Config, StoreUrl, store_url::StoreLocation},
     telemetry,
 };
 
 /// Flags of `serve`.
 #[derive(Debug, Clone, Serialize, clap::Args)]
-#[command(after_help = "Examples:\n  \
+#[command(after_help = format!("Examples:\n  \
     receiptd serve --store sqlite:/var/lib/receiptd/receiptd.db --access-file tokens.toml\n  \
     RECEIPTD_STORE=postgres://app:secret@db/receipts receiptd serve --access-file tokens.toml \\\n\
-    \x20   --listen 0.0.0.0:7070 --tls-cert chain.pem --tls-key key.pem")]
+    \x20   --listen 0.0.0.0:7070 --tls-cert chain.pem --tls-key key.pem\n\n{VARIABLES}"))]
 pub struct ServeArgs {
     /// Where the records are.
     #[command(flatten)]
@@ -43,26 +43,43 @@ pub struct ServeArgs {
 
 /// Runs the service until a signal.
 pub(super) async fn run(args: ServeArgs) -> Result<ExitCode, Failure> {
-    let config = server_args::load(&args, args.server.config.as_ref())?.config;
-    telemetry::process::start_logs(config.log_format);
+    let loaded = server_args::load(&args, args.server.config.as_ref())?;
+    telemetry::process::start_logs(loaded.config.log_format);
+    dev::say_what_is_ignored(&loaded, "serve", &["data_dir"]);
+    let config = loaded.config;
     let store = store(&config)?;
     let access = access(&config)?;
-    let server = dev::open(config, &store, access).await?;
-    let listeners = server.bind().await.map_err(Failure::plain)?;
-    dev::announce(&server, &listeners)?;
+    let mut signals = Signals::listen();
+    let (server, listeners) = signals.start(dev::open(config, &store, access)).await?;
+    dev::announce(&server, &store, &listeners)?;
     let shutdown = CancellationToken::new();
     let serving = server.serve_on(listeners, shutdown.clone());
-    signals::run_until_signalled(serving, shutdown).await
+    signals.run(serving, shutdown).await
 }
 
-/// The store that the settings name.
+/// The store that the settings name. A mistyped path must not become an empty store somewhere
+/// else, so its folder has to be there.
 pub(super) fn store(config: &Config) -> Result<StoreUrl, Failure> {
-    config.store.clone().ok_or_else(|| {
-        Failure::new(
+    let Some(store) = config.store.clone() else {
+        return Err(Failure::new(
             EXIT_USAGE,
             "no store: name one with --store or RECEIPTD_STORE, as postgres://… or sqlite:PATH",
-        )
-    })
+        ));
+    };
+    if let StoreLocation::Sqlite(path) = store.location()
+        && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
+        && !folder.is_dir()
+    {
+        return Err(Failure::new(
+            EXIT_USAGE,
+            format!(
+                "the store is {store} (--store or RECEIPTD_STORE), and there is no folder {}: make \
+                 it first, or correct the path",
+                folder.display()
+            ),
+        ));
+    }
+    Ok(store)
 }
 
 fn access(config: &Config) -> Result<Access, Failure> {

@@ -8,14 +8,24 @@ use std::{net::SocketAddr, path::PathBuf};
 use serde::Serialize;
 
 use crate::{
-    cli::{EXIT_USAGE, Failure},
-    config::{Config, Loaded, WebOrigins, store_url::TypedStoreUrl},
+    cli::{
+        EXIT_USAGE, Failure,
+        values::{address, whole},
+    },
+    config::{Config, Hints, Loaded, Pooler, WebOrigins, store_url::TypedStoreUrl},
     domain::{
         ids::Span,
         spans::{option_span_text, parse_span},
     },
     telemetry::process::LogFormat,
 };
+
+/// The end of the help of commands whose flags are settings.
+pub const VARIABLES: &str = "\
+Environment:
+  Each flag has a variable, RECEIPTD_ and its name: RECEIPTD_ACK_WINDOW=1h for --ack-window 1h.
+  A flag outranks it; the file of --config (RECEIPTD_CONFIG) comes after it, then the default.
+  RUST_LOG chooses what is logged (default: info).";
 
 /// Flags for every setting.
 #[derive(Debug, Clone, Serialize, clap::Args)]
@@ -25,15 +35,15 @@ pub struct ServerArgs {
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Where gRPC is served; port 0 takes a free one [default: 127.0.0.1:7070]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
     /// Where probes and metrics are served [default: 127.0.0.1:7071]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_listen: Option<SocketAddr>,
     /// Connections to the gRPC listener at once [default: 10000]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
     /// Certificate chain, PEM; needs --tls-key
@@ -53,11 +63,11 @@ pub struct ServerArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
     /// Lanes that commit in parallel [default: 2]
-    #[arg(long, value_name = "COUNT", help_heading = "Engine")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>, help_heading = "Engine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<usize>,
     /// Connections to PostgreSQL for transactions; up to 6 more serve reads [default: 8]
-    #[arg(long, value_name = "COUNT", help_heading = "Engine")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>, help_heading = "Engine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_size: Option<usize>,
     /// How often what is due is looked for [default: 1s]
@@ -81,7 +91,7 @@ pub struct ServerArgs {
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub stream_age: Option<Span>,
     /// Streams and watches of one account at once [default: 1000]
-    #[arg(long, value_name = "COUNT", help_heading = "Streams")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<usize>, help_heading = "Streams")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account_streams_max: Option<usize>,
     /// The clocks and limits.
@@ -114,7 +124,7 @@ pub struct PolicyArgs {
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub ack_deadline: Option<Span>,
     /// How often a result is sent at most [default: 10]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<i32>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_budget: Option<i32>,
     /// The first pause between attempts [default: 1s]
@@ -138,23 +148,23 @@ pub struct PolicyArgs {
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub max_clock_skew: Option<Span>,
     /// Slots of an inbox [default: 1000]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<i64>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inbox_slots: Option<i64>,
     /// Inboxes of an account [default: 10000]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<i64>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inboxes_max: Option<i64>,
     /// Results in flight per inbox [default: 256]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = whole::<i64>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_max: Option<i64>,
     /// Arguments of one operation, in bytes [default: 262144]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<usize>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments_bytes_max: Option<usize>,
     /// Content of one document, in bytes [default: 1048576]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<usize>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub document_bytes_max: Option<usize>,
     /// The body of one result, in bytes [default: 16777216]
@@ -178,6 +188,22 @@ pub struct StoreArgs {
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<TypedStoreUrl>,
+    /// What stands before the PostgreSQL server [default: none]
+    #[arg(long, value_name = "KIND")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooler: Option<Pooler>,
+    /// The PostgreSQL server itself, if --store leads through a pooler; RECEIPTD_LISTEN_URL
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen_url: Option<TypedStoreUrl>,
+    /// What tells replicas at once of each other's changes [default: postgres]
+    #[arg(long, value_name = "CARRIER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Hints>,
+    /// Where NATS is, for --hints nats; RECEIPTD_NATS_URL
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nats_url: Option<TypedStoreUrl>,
 }
 
 /// Reads the settings behind the flags of a command.
@@ -186,4 +212,37 @@ pub struct StoreArgs {
 /// [`Failure`] with the setting and its source.
 pub fn load(flags: &impl Serialize, file: Option<&PathBuf>) -> Result<Loaded, Failure> {
     Config::load(flags, file.map(PathBuf::as_path)).map_err(|error| Failure::new(EXIT_USAGE, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::{
+        cli::Cli,
+        config::Config,
+        domain::spans::{format_span, parse_span},
+    };
+
+    #[test]
+    fn the_help_of_each_flag_says_the_default_in_force() {
+        let defaults = serde_json::to_value(Config::default()).expect("settings are plain values");
+        let cli = Cli::command();
+        let mut compared = 0;
+        for command in ["dev", "serve"] {
+            let command = cli.find_subcommand(command).expect("a command");
+            for flag in command.get_arguments() {
+                let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+                let Some((_, told)) = help.split_once("[default: ") else { continue };
+                let told = told.trim_end_matches(']');
+                let told = parse_span(told).map_or_else(|_| told.to_owned(), format_span);
+                let key = flag.get_id().as_str();
+                let value = defaults.get(key).or_else(|| defaults["policy"].get(key));
+                let value = value.map(ToString::to_string).unwrap_or_default();
+                assert_eq!(value.trim_matches('"'), told, "--{key}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 40, "every flag with a default is compared: {compared}");
+    }
 }

@@ -3,29 +3,32 @@
 //! What must stay true: the id is known to the person before the first byte is sent; a lost answer
 //! is never reported as a failure, but with the id and the exact command that looks it up.
 
-use std::{collections::BTreeMap, fs, io::Read, path::PathBuf, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, io::Read, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 
 use super::{
     EXIT_USAGE, Failure,
     connection::{
-        ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, OutputArgs, call_failed, exit_of_state,
-        parse_mint_time,
+        ConnectArgs, EXIT_CODES, EXIT_UNKNOWN, OutputArgs, OutputFormat, exit_of_state,
+        identity_of, parse_mint_time, read_file,
     },
+    failures::{call_failed, told},
     json,
-    output::{note, say_as, submitted_table},
+    output::{note, say, say_as, submitted_table},
+    values::{duration, whole},
 };
 use crate::{
     client::{
         connect::Client,
         identity::OperationIdentity,
+        retry::RetryLimits,
         send::{SendError, Submitted},
         submission::Submission,
     },
     proto::{
-        AckDeliveriesRequest, AckTarget, Delivery, DeliveryMode, Intent, LockMode, OnLocked,
-        ResultKind, delivery,
+        AckDeliveriesRequest, AckResult, AckTarget, Delivery, DeliveryMode, Intent, LockMode,
+        OnLocked, ResultKind, delivery,
     },
 };
 
@@ -87,7 +90,7 @@ pub struct SubmitArgs {
     #[arg(long)]
     pub target: Option<String>,
     /// The revision the target must be at; 0: it must not exist.
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<i64>)]
     pub expected_revision: Option<i64>,
     /// The same as ARGS.
     #[arg(long, conflicts_with = "args_file", value_name = "JSON")]
@@ -110,8 +113,9 @@ pub struct SubmitArgs {
     /// Record the outcome without queueing it into an inbox.
     #[arg(long)]
     pub no_delivery: bool,
-    /// How long the answer may be held back until the outcome is there; at most 60 s.
-    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    /// How long the answer may be held back until the outcome is there; at most 60 s, and half of
+    /// --timeout where that is given.
+    #[arg(long, default_value = "10s", value_parser = duration)]
     pub wait: Duration,
     /// Check everything, change nothing.
     #[arg(long)]
@@ -123,9 +127,9 @@ pub struct SubmitArgs {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
     /// How long the operation may wait for its start.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = duration)]
     pub start_deadline: Option<Duration>,
-    /// Leave the result unacked.
+    /// Leave the result unacked; without this it is acked once it was printed.
     #[arg(long)]
     pub no_ack: bool,
     #[command(flatten)]
@@ -143,15 +147,21 @@ pub struct SubmitArgs {
 pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     let client = args.connect.client()?;
     let words = words(&args)?;
+    let wait = wait(&args);
+    let client = match args.connect.timeout {
+        // The library grants the wait on top.
+        Some(timeout) => client
+            .with_limits(RetryLimits { total: timeout.saturating_sub(wait), ..client.limits() }),
+        None => client,
+    };
     let identity = match &args.id {
-        Some(id) => OperationIdentity::from_parts(id, args.mint_time)
-            .map_err(|error| Failure::new(EXIT_USAGE, error))?,
+        Some(id) => identity_of(id, args.mint_time)?,
         None => client.mint(),
     };
     if args.id.is_none() {
         note(format!("operation id: {identity}"));
     }
-    let submission = to_submission(&args, words);
+    let submission = to_submission(&args, words, wait);
     let sending = async {
         match args.validate_only {
             true => client.validate(&identity, &submission).await,
@@ -167,7 +177,7 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     let response = &submitted.response;
     say_as(args.output.output, || json::submitted(response), || submitted_table(response))?;
     if !args.no_ack {
-        ack_own(&client, &submitted).await;
+        ack_own(&client, &submitted, &args).await?;
     }
     if response.validated_only {
         return Ok(ExitCode::SUCCESS);
@@ -175,7 +185,12 @@ pub async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
     Ok(exit_of_state(submitted.state()))
 }
 
-fn to_submission(args: &SubmitArgs, words: Words) -> Submission {
+/// How long the answer may be held back: a call whose time is limited keeps half of it for itself.
+fn wait(args: &SubmitArgs) -> Duration {
+    args.connect.timeout.map_or(args.wait, |timeout| args.wait.min(timeout / 2))
+}
+
+fn to_submission(args: &SubmitArgs, words: Words, wait: Duration) -> Submission {
     let lock_mode = match args.lock_mode {
         None => LockMode::Unspecified,
         Some(LockModeArg::UntilFinal) => LockMode::UntilFinal,
@@ -200,7 +215,7 @@ fn to_submission(args: &SubmitArgs, words: Words) -> Submission {
         delivery: if args.no_delivery { DeliveryMode::None } else { DeliveryMode::Queue },
         on_locked,
         start_deadline: args.start_deadline,
-        wait: (!args.wait.is_zero()).then_some(args.wait),
+        wait: (!wait.is_zero()).then_some(wait),
         result: match args.result {
             None => ResultKind::Unspecified,
             Some(ResultArg::Content) => ResultKind::Content,
@@ -244,13 +259,13 @@ fn read_arguments(args: &SubmitArgs, given: String) -> Result<Vec<u8>, Failure> 
     let Some(path) = &args.args_file else {
         return Ok(if given.is_empty() { b"{}".to_vec() } else { given.into_bytes() });
     };
-    let read = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
-    };
-    read.map_err(|error| Failure::new(EXIT_USAGE, format!("{}: {error}", path.display())))
+    if path.as_os_str() != "-" {
+        return read_file("--args-file", path);
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().read_to_end(&mut bytes);
+    read.map_err(|error| Failure::new(EXIT_USAGE, format!("standard input: {error}")))?;
+    Ok(bytes)
 }
 
 pub(super) fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -258,9 +273,9 @@ pub(super) fn parse_label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// The result has been printed: its ack is sent. When that is lost, the result stays in the inbox,
-/// which is harmless and said.
-async fn ack_own(client: &Client, submitted: &Submitted) {
+/// The result has been printed: its ack is sent, and told as part of what people read. When it is
+/// lost, the result stays in the inbox, which is harmless and said.
+async fn ack_own(client: &Client, submitted: &Submitted, args: &SubmitArgs) -> Result<(), Failure> {
     let open = |delivery: &&Delivery| {
         matches!(delivery.state(), delivery::State::Pending | delivery::State::InFlight)
     };
@@ -276,23 +291,40 @@ async fn ack_own(client: &Client, submitted: &Submitted) {
         })
         .collect();
     if deliveries.is_empty() {
-        return;
+        return Ok(());
     }
     let request = AckDeliveriesRequest { deliveries, consumer_id: String::new() };
-    if let Err(failure) = client.ack(request).await {
-        note(format!("the result was not acked and stays in its inbox: {failure}"));
+    match (client.ack(request).await, args.output.output) {
+        (Ok(answer), OutputFormat::Table) => {
+            answer.results.iter().try_for_each(|result| say(ack_sentence(result)))
+        }
+        // The answer of this command is one JSON value.
+        (Ok(_), OutputFormat::Json) => Ok(()),
+        (Err(failure), _) => {
+            let told = told(&failure, &args.connect.endpoint);
+            note(format!("the result was not acked and stays in its inbox: {told}"));
+            Ok(())
+        }
     }
+}
+
+fn ack_sentence(result: &AckResult) -> String {
+    let outcome = result.outcome().as_str_name().trim_start_matches("ACK_OUTCOME_");
+    format!("{outcome}: {} #{}, by this command", result.inbox, result.sequence)
 }
 
 fn submit_failed(args: &SubmitArgs, error: &SendError) -> Failure {
     match error {
-        SendError::Refused { failure, .. } => call_failed(failure),
-        SendError::NotSent { .. } => Failure::plain(error),
+        SendError::Refused { failure, .. } => call_failed(failure, &args.connect.endpoint),
+        SendError::NotSent { identity, failure } => {
+            let told = told(failure, &args.connect.endpoint);
+            Failure::plain(format!("operation {identity} was not sent: {told}"))
+        }
         SendError::OutcomeUnknown { identity, last, .. } => Failure::new(
             EXIT_UNKNOWN,
             format!(
-                "no answer came for operation {identity}: its outcome is not known (last: {last}).\
-                 {}",
+                "no answer came for operation {identity}: its outcome is not known (last: {}).{}",
+                told(last, &args.connect.endpoint),
                 what_next(args, identity)
             ),
         ),
@@ -359,7 +391,7 @@ mod tests {
         ]);
         let identity = OperationIdentity::from_caller("save:1", 5).expect("a valid identity");
         let words = words(&args).expect("no file is read");
-        let request = to_submission(&args, words).to_request(&identity);
+        let request = to_submission(&args, words, wait(&args)).to_request(&identity);
         assert_eq!(request.labels.get("k").map(String::as_str), Some("v=w"));
         assert_eq!(request.delivery(), DeliveryMode::None);
         assert_eq!(request.on_locked(), OnLocked::Fail);
@@ -373,7 +405,7 @@ mod tests {
     fn action_target_and_arguments_may_be_given_by_their_place() {
         let args = parse(&["receiptd", "submit", "document.put", "a/b", "{\"content\":\"\"}"]);
         let words = words(&args).expect("no file is read");
-        let submission = to_submission(&args, words);
+        let submission = to_submission(&args, words, wait(&args));
         assert_eq!(submission.intent.action, "document.put");
         assert_eq!(submission.intent.target, "a/b");
         assert_eq!(submission.intent.arguments, b"{\"content\":\"\"}");
@@ -385,7 +417,18 @@ mod tests {
         let identity = OperationIdentity::mint_at(1, &[0; 10]);
         let text = interrupted(&args, &identity).to_string();
         assert!(text.contains("not known"), "{text}");
-        assert!(text.contains(&format!("receiptd get {identity}")), "{text}");
+        assert!(text.contains(&format!(" get {identity}")), "{text}");
+    }
+
+    #[test]
+    fn a_limited_call_waits_for_half_of_its_time_at_most() {
+        let seconds = |line: &[&str]| {
+            wait(&parse(&[&["receiptd", "submit", "a", "b"], line].concat())).as_secs_f64()
+        };
+        assert_eq!(seconds(&[]), 10.0);
+        assert_eq!(seconds(&["--timeout", "5s"]), 2.5);
+        assert_eq!(seconds(&["--timeout", "5s", "--wait", "1s"]), 1.0);
+        assert_eq!(seconds(&["--wait", "60s"]), 60.0);
     }
 
     #[test]

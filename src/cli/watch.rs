@@ -10,15 +10,17 @@ use serde_json::Value;
 use super::{
     Failure,
     connection::{
-        ConnectArgs, EXIT_CODES, EXIT_PENDING, IdentityArgs, OutputArgs, OutputFormat, call_failed,
+        ConnectArgs, EXIT_CODES, EXIT_PENDING, IdentityArgs, OutputArgs, OutputFormat,
         exit_of_state,
     },
+    failures::call_failed,
     json,
     output::{facts, next_facts, note, operation_facts, say},
 };
 use crate::{
     client::{
         connect::Client,
+        error as client_error,
         identity::OperationIdentity,
         retry::{Decision, after_failed_call},
         send::state_of,
@@ -63,7 +65,7 @@ pub async fn run(args: WatchArgs) -> Result<ExitCode, Failure> {
             note("stopped watching; the operation goes on");
             Ok(ExitCode::from(EXIT_PENDING))
         }
-        end = follow(&client, &identity, args.output.output) => end.map(exit_of_state),
+        end = follow(&client, &identity, &args) => end.map(exit_of_state),
     }
 }
 
@@ -71,18 +73,19 @@ pub async fn run(args: WatchArgs) -> Result<ExitCode, Failure> {
 async fn follow(
     client: &Client,
     identity: &OperationIdentity,
-    format: OutputFormat,
+    args: &WatchArgs,
 ) -> Result<State, Failure> {
+    let failed = |it: client_error::Failure| call_failed(&it, &args.connect.endpoint);
     let mut last: Option<Value> = None;
     let mut state = State::Unknown;
     loop {
-        let mut watch = client.watch(identity).await.map_err(|failure| call_failed(&failure))?;
+        let mut watch = client.watch(identity).await.map_err(failed)?;
         loop {
             let look = match watch.next().await {
                 Ok(Some(look)) => look,
                 Ok(None) => break,
                 Err(failure) if after_failed_call(&failure) == Decision::Stop => {
-                    return Err(call_failed(&failure));
+                    return Err(failed(failure));
                 }
                 Err(_) => break,
             };
@@ -90,7 +93,7 @@ async fn follow(
             let value = json::watched(&look);
             // The snapshot of a later stream may be what was printed already.
             if last.as_ref().map(|printed| &printed["operation"]) != Some(&value["operation"]) {
-                print(format, &look, &value)?;
+                print(args.output.output, &look, &value)?;
             }
             last = Some(value);
         }

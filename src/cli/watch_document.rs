@@ -9,8 +9,9 @@ use clap::Args;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat, call_failed},
+    connection::{ConnectArgs, OutputArgs, OutputFormat},
     document::document_facts,
+    failures::call_failed,
     json,
     output::{facts, note, say},
 };
@@ -70,14 +71,14 @@ async fn follow(client: &Client, args: &WatchDocumentArgs) -> Result<(), Failure
     let mut printed = false;
     loop {
         let opened = client.watch_document(request.clone()).await;
-        let mut watch = opened.map_err(|failure| call_failed(&failure))?;
+        let mut watch = opened.map_err(|failure| call_failed(&failure, &args.connect.endpoint))?;
         let mut pause = PAUSE;
         loop {
             let frame = match watch.next().await {
                 Ok(Some(response)) => response.frame,
                 Ok(None) => break,
                 Err(failure) if after_failed_call(&failure) == Decision::Stop => {
-                    return Err(call_failed(&failure));
+                    return Err(call_failed(&failure, &args.connect.endpoint));
                 }
                 Err(_) => break,
             };

@@ -385,10 +385,11 @@ impl Client {
         let mut attempts = Attempts::begin(limits, Duration::ZERO);
         let mut doubt = false;
         loop {
+            let deadline = deadline.min(attempts.left());
             let mut failure = match timeout(deadline, attempt()).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => Failure::from(status),
-                Err(_) => Failure::gave_up_waiting(limits.per_attempt),
+                Err(_) => Failure::gave_up_waiting(deadline.min(limits.per_attempt)),
             };
             doubt |= failure.outcome == FailureOutcome::Unknown;
             let pause = match after_failed_call(&failure) {
@@ -416,9 +417,27 @@ mod tests {
     use tonic::Code;
 
     use super::{
-        super::{connect::ConnectOptions, error::tests::refusal},
+        super::{connect::ConnectOptions, error::tests::refusal, retry::RetryLimits},
         *,
     };
+
+    #[tokio::test(start_paused = true)]
+    async fn all_attempts_together_keep_to_the_limit() {
+        let client = Client::connect("http://127.0.0.1:1", ConnectOptions::plain());
+        let total = Duration::from_secs(5);
+        let client = client.expect("a usable endpoint").with_limits(RetryLimits {
+            total,
+            attempts: 20,
+            per_attempt: Duration::from_secs(3),
+            unreachable: total,
+        });
+        let start = tokio::time::Instant::now();
+        // Answers never; the second attempt is cut short.
+        let silent = std::future::pending::<Result<Response<()>, Status>>;
+        let failure = client.repeat(silent).await.expect_err("no answer");
+        assert_eq!(failure.code, Code::DeadlineExceeded);
+        assert!(start.elapsed() <= total, "{:?}", start.elapsed());
+    }
 
     #[tokio::test]
     async fn a_later_refusal_does_not_hide_an_earlier_doubt() {

@@ -19,7 +19,7 @@ use tonic::{
     Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri},
 };
 
 use super::{
@@ -43,6 +43,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A page of 1,000 operations with long targets stays below this.
 const MESSAGE_LIMIT_BYTES: usize = 16 * 1024 * 1024;
+
+/// How a certificate in PEM begins.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A secret that never shows in a debug print.
 #[derive(Clone, PartialEq, Eq)]
@@ -128,14 +131,26 @@ impl ConnectOptions {
 /// Why a client could not be made. No connection was tried yet.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// Not an address that can be called. Trying again changes nothing.
+    #[error(
+        "{endpoint:?} is not an address to call: write http://HOST:PORT, or https://HOST:PORT \
+         where the server has a certificate"
+    )]
+    Address {
+        /// What was given.
+        endpoint: String,
+    },
     /// The endpoint or its TLS settings are not usable.
-    #[error("the endpoint {endpoint} cannot be used")]
+    #[error("the endpoint {endpoint} cannot be used: {source}")]
     Endpoint {
         /// The endpoint.
         endpoint: String,
         /// Why.
         source: tonic::transport::Error,
     },
+    /// What should name the trusted authorities names none.
+    #[error("there is no certificate in the PEM text of the authorities")]
+    Authorities,
     /// The token cannot travel in a header.
     #[error("the token holds characters that cannot be sent in a header")]
     Token,
@@ -152,12 +167,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Prepares a connection, which is made at the first call, with a journal in memory. Needs a
-    /// tokio runtime.
+    /// Prepares a connection to `http://HOST:PORT` or `https://HOST:PORT`, which is made at the
+    /// first call, with a journal in memory. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ConnectError`]; no connection was tried.
+    /// [`ConnectError`] for what no call could ever use; none of it is worth another try.
     pub fn connect(endpoint: &str, options: ConnectOptions) -> Result<Self, ConnectError> {
+        if !can_be_called(endpoint) {
+            return Err(ConnectError::Address { endpoint: endpoint.to_owned() });
+        }
         let unusable = |source| ConnectError::Endpoint { endpoint: endpoint.to_owned(), source };
         let mut prepared = Endpoint::from_shared(endpoint.to_owned())
             .map_err(unusable)?
@@ -167,10 +185,13 @@ impl Client {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(options.keepalive == Keepalive::Always);
-        if endpoint.starts_with("https:") {
+        if prepared.uri().scheme_str() == Some("https") {
             let tls = match options.trust {
                 Trust::PublicRoots => ClientTlsConfig::new().with_webpki_roots(),
                 Trust::Authorities(pem) => {
+                    if !String::from_utf8_lossy(&pem).contains(CERTIFICATE) {
+                        return Err(ConnectError::Authorities);
+                    }
                     ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))
                 }
             };
@@ -236,6 +257,15 @@ impl Client {
     }
 }
 
+/// A scheme, a host, and nothing that a call would ignore.
+fn can_be_called(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<Uri>() else { return false };
+    let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+    matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && is_bare
+}
+
 /// The channel under the generated clients.
 pub(crate) type ClientChannel = InterceptedService<Channel, Credentials>;
 
@@ -282,6 +312,37 @@ mod tests {
             Client::connect("http://127.0.0.1:1", options.clone()).expect("a usable endpoint");
         let shown = format!("{options:?} {client:?}");
         assert!(!shown.contains("very-secret"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn what_no_call_could_use_is_refused_at_once() {
+        let connect = |endpoint: &str| Client::connect(endpoint, ConnectOptions::plain());
+        for wrong in [
+            "127.0.0.1:7070",
+            "localhost:7070",
+            "localhost",
+            "",
+            "http://",
+            "http:// a",
+            "ftp://127.0.0.1:7070",
+            "grpc://127.0.0.1:7070",
+            "http://127.0.0.1:7070/receiptd",
+            "http://127.0.0.1:7070?a=b",
+        ] {
+            let error = connect(wrong).expect_err(wrong);
+            assert!(matches!(error, ConnectError::Address { .. }), "{wrong}: {error:?}");
+            let text = error.to_string();
+            assert!(text.contains(wrong) && text.contains("http://HOST:PORT"), "{text}");
+        }
+        for right in
+            ["http://127.0.0.1:7070", "http://[::1]:7070/", "https://db.example", "HTTPS://a:1"]
+        {
+            assert!(connect(right).is_ok(), "{right}");
+        }
+        let trust = Trust::Authorities(b"not a certificate".to_vec());
+        let options = ConnectOptions { trust, ..ConnectOptions::plain() };
+        let made = Client::connect("https://127.0.0.1:1", options);
+        assert!(matches!(made, Err(ConnectError::Authorities)), "{made:?}");
     }
 
     #[tokio::test]

@@ -39,6 +39,8 @@ pub struct Failure {
     pub metadata: BTreeMap<String, String>,
     /// The next step, when the service named one.
     pub recovery: Option<RecoveryAction>,
+    /// What is known and the next step, in the service's sentence for people; empty without one.
+    pub advice: String,
     /// When to come back, when the service said so.
     pub retry_delay: Option<Duration>,
     /// Whether this call excludes an effect.
@@ -62,6 +64,10 @@ impl Failure {
             reason: info.map(|info| info.reason.clone()),
             text: text_of(status),
             recovery: metadata.get("recovery").and_then(|word| recovery_action(word)),
+            advice: details
+                .localized_message()
+                .filter(|_| info.is_some())
+                .map_or_else(String::new, |told| told.message.clone()),
             retry_delay: details.retry_info().and_then(|retry| retry.retry_delay),
             metadata,
             outcome,
@@ -76,6 +82,7 @@ impl Failure {
             text,
             metadata: BTreeMap::new(),
             recovery: None,
+            advice: String::new(),
             retry_delay: None,
             outcome: FailureOutcome::NeverSent,
         }
@@ -196,6 +203,7 @@ pub(crate) mod tests {
         ]);
         let mut details = ErrorDetails::new();
         details.set_error_info(reason, ERROR_DOMAIN, metadata);
+        details.set_localized_message("en", "What is known. Do this.");
         details.set_retry_info(Some(Duration::from_millis(250)));
         Status::with_error_details(code, "text", details)
     }
@@ -206,6 +214,7 @@ pub(crate) mod tests {
         assert!(failure.is("INBOX_FULL"));
         assert_eq!(failure.outcome, FailureOutcome::NoEffect);
         assert_eq!(failure.recovery, Some(RecoveryAction::SlowDown));
+        assert_eq!(failure.advice, "What is known. Do this.");
         assert_eq!(failure.retry_delay, Some(Duration::from_millis(250)));
         assert_eq!(failure.to_string(), "INBOX_FULL: text");
     }

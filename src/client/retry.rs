@@ -18,7 +18,8 @@ use super::{
 /// How long and how often a call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryLimits {
-    /// All attempts together take at most this long.
+    /// All attempts together take at most this long, and the `wait` that a submit asks for; the
+    /// last one is cut short for it.
     pub total: Duration,
     /// At most this many attempts.
     pub attempts: u32,
@@ -65,6 +66,11 @@ impl Attempts {
             unreachable_since: None,
             made: 0,
         }
+    }
+
+    /// How long one more attempt may take, so that all together keep to their limit.
+    pub(crate) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
     }
 
     /// How many attempts have failed.

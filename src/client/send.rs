@@ -153,7 +153,7 @@ impl Client {
     ) -> Result<Submitted, SendError> {
         let wait = wait.unwrap_or(Duration::ZERO);
         let per_attempt = self.limits().per_attempt + wait;
-        let attempt = || self.submit_once(request.clone(), per_attempt);
+        let attempt = |left: Duration| self.submit_once(request.clone(), per_attempt.min(left));
         send_with(before, identity, self.limits(), wait, attempt).await
     }
 
@@ -190,13 +190,13 @@ async fn send_with<F, A>(
     attempt: F,
 ) -> Result<Submitted, SendError>
 where
-    F: Fn() -> A,
+    F: Fn(Duration) -> A,
     A: Future<Output = Result<SubmitOperationResponse, Failure>>,
 {
     let mut attempts = Attempts::begin(limits, wait);
     let mut doubt = before == Before::Perhaps;
     loop {
-        let failure = match attempt().await {
+        let failure = match attempt(attempts.left()).await {
             Ok(response) => return Ok(Submitted { response, attempts: attempts.made() + 1 }),
             Err(failure) => failure,
         };
@@ -260,7 +260,7 @@ mod tests {
     ) -> (Result<Submitted, SendError>, usize) {
         let total = answers.len();
         let left = Mutex::new(answers.into_iter());
-        let attempt = || {
+        let attempt = |_| {
             let next = left.lock().expect("no test panics here").next();
             async move {
                 next.unwrap_or_else(|| Err(Status::unavailable("over"))).map_err(Failure::from)
@@ -277,6 +277,21 @@ mod tests {
         let lost = Err(Status::unavailable("connection lost"));
         let (outcome, asked) = play(vec![lost, Ok(SubmitOperationResponse::default())]).await;
         assert_eq!((outcome.map(|it| it.attempts), asked), (Ok(2), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_attempt_is_given_more_than_what_is_left() {
+        let limits = RetryLimits { total: Duration::from_secs(5), ..RetryLimits::standard() };
+        let wait = Duration::from_secs(2);
+        let start = tokio::time::Instant::now();
+        // A server that answers nothing holds each attempt to its end.
+        let silent = |left: Duration| async move {
+            sleep(left.min(Duration::from_secs(4))).await;
+            Err(Failure::from(Status::deadline_exceeded("")))
+        };
+        let outcome = send_with(Before::Never, &identity(), limits, wait, silent).await;
+        assert!(matches!(outcome, Err(SendError::OutcomeUnknown { attempts: 2, .. })));
+        assert!(start.elapsed() <= limits.total + wait, "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,11 +9,11 @@ use figment::{
 };
 use serde::Serialize;
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, told::told};
 use crate::domain::{ids::Span, policy::Policy};
 
 /// What all variables of ours begin with.
-const PREFIX: &str = "RECEIPTD_";
+pub(super) const PREFIX: &str = "RECEIPTD_";
 
 /// Variables that are not settings of a server: those of the client's commands and of tests, and
 /// the ones that Kubernetes sets in every pod beside a service named `receiptd`.
@@ -70,7 +70,7 @@ pub(super) fn load(
     }
     figment = figment.merge(Environment(variables.filter_map(ours).collect()));
     figment = figment.merge(Flags(Serialized::defaults(flags)));
-    let mut config: Config = figment.extract().map_err(told)?;
+    let mut config: Config = figment.extract().map_err(|error| told(&error))?;
     give_way(&mut config, |key| source_of(&figment, key) == DEFAULT);
     config.check().map_err(|problem| ConfigError(with_sources(&figment, &problem)))?;
     Ok(Loaded { config, figment })
@@ -113,6 +113,12 @@ impl Loaded {
             let value = match (key.as_str(), value) {
                 (_, serde_json::Value::Null) => None,
                 ("store", _) => self.config.store.as_ref().map(|url| quoted(&url.to_string())),
+                ("listen_url", _) => {
+                    self.config.listen_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
+                ("nats_url", _) => {
+                    self.config.nats_url.as_ref().map(|url| quoted(&url.to_string()))
+                }
                 (_, serde_json::Value::String(text)) => Some(quoted(text)),
                 (_, other) => Some(other.to_string()),
             };
@@ -128,7 +134,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn collect(
+pub(super) fn collect(
     prefix: &str,
     value: &serde_json::Value,
     found: &mut impl FnMut(String, &serde_json::Value),
@@ -157,7 +163,7 @@ fn source_of(figment: &Figment, key: &str) -> String {
     }
 }
 
-fn file_of(metadata: &Metadata) -> Option<&Path> {
+pub(super) fn file_of(metadata: &Metadata) -> Option<&Path> {
     metadata.source.as_ref()?.file_path()
 }
 
@@ -176,37 +182,6 @@ fn with_sources(figment: &Figment, problem: &str) -> String {
     match sources.is_empty() {
         true => problem.to_owned(),
         false => format!("{problem} ({})", sources.join(", ")),
-    }
-}
-
-/// The first problem, in our words for the sources.
-fn told(error: figment::Error) -> ConfigError {
-    let key = error.path.join(".");
-    let place = error.metadata.as_ref().map_or_else(String::new, |metadata| {
-        match (file_of(metadata), metadata.name.as_ref()) {
-            (Some(path), _) => format!(" in file {}", path.display()),
-            (None, "environment") => {
-                let name = key.trim_start_matches("policy.").to_uppercase();
-                format!(" in environment {PREFIX}{name}")
-            }
-            (None, other) => format!(" in {other}"),
-        }
-    });
-    let problem = misplaced(&error).unwrap_or_else(|| error.kind.to_string());
-    ConfigError(format!("setting {key}{place}: {problem}"))
-}
-
-/// The next step for a key that is known, but in the other one of the two tables.
-fn misplaced(error: &figment::Error) -> Option<String> {
-    let figment::error::Kind::UnknownField(key, _) = &error.kind else { return None };
-    let settings = serde_json::to_value(Config::default()).expect("settings are plain values");
-    let is_known = |pointer: &str| settings.pointer(pointer).is_some_and(|it| !it.is_object());
-    match error.path.first().map(String::as_str) {
-        Some("policy") => is_known(&format!("/{key}")).then(|| {
-            "does not stand in the [policy] table: put it above the line `[policy]`".to_owned()
-        }),
-        Some(_) | None => is_known(&format!("/policy/{key}"))
-            .then(|| "stands in the [policy] table: put it below a line `[policy]`".to_owned()),
     }
 }
 
@@ -272,20 +247,21 @@ impl Provider for Environment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Write;
 
     use serde_json::json;
 
     use super::*;
+    use crate::domain::spans::{format_span, parse_span};
 
-    fn variables(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
+    pub fn variables(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
         let owned: Vec<_> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         owned.into_iter()
     }
 
-    fn file(text: &str) -> tempfile::NamedTempFile {
+    pub fn file(text: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(text.as_bytes()).expect("written");
         file
@@ -347,15 +323,66 @@ mod tests {
             .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')))
             .map(|setting| setting.unwrap_or_default())
             .collect();
-        let uncommented = file(&uncommented.join("\n"));
+        // Two of the examples go with another store and other hints than the default ones.
+        let uncommented = uncommented.join("\n").replace("\"sqlite:/", "\"postgres://db/");
+        let nats = "nats_url = \"nats://USER:PASSWORD@HOST:4222\"\n";
+        assert!(uncommented.contains(nats));
+        let uncommented = file(&uncommented.replace(nats, ""));
         let loaded = load(&json!({}), variables(&[]), Some(uncommented.path())).expect("good");
         for ShownSetting { key, source, .. } in loaded.shown() {
-            assert!(source.starts_with("file "), "{key} is missing");
+            assert!(source.starts_with("file ") || key == "nats_url", "{key} is missing");
         }
-        let Config { store, access_file, tls_cert, tls_key, .. } = loaded.config.clone();
-        assert!(store.is_some() && access_file.is_some() && tls_cert.is_some());
-        let without_default = Config { store, access_file, tls_cert, tls_key, ..Config::default() };
-        assert_eq!(loaded.config, without_default);
+        let read = loaded.config.clone();
+        let Config { store, listen_url, access_file, tls_cert, tls_key, .. } = read;
+        assert!(store.is_some() && listen_url.is_some());
+        assert!(access_file.is_some() && tls_cert.is_some());
+        let files = Config { access_file, tls_cert, tls_key, ..Config::default() };
+        assert_eq!(loaded.config, Config { store, listen_url, ..files });
+    }
+
+    /// Keys with their defaults as the tables of a document show them, `policy.` before those
+    /// below the heading that names its table.
+    fn documented(text: &str) -> BTreeMap<String, String> {
+        let mut prefix = "";
+        let mut found = BTreeMap::new();
+        for line in text.lines() {
+            if line.starts_with('#') {
+                prefix = if line.contains("[policy]") { "policy." } else { "" };
+            }
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            if let [key, default, _] = cells.as_slice()
+                && let Some(key) = key.strip_prefix('`').and_then(|key| key.strip_suffix('`'))
+            {
+                // 24h is written as well as 1d.
+                let value = parse_span(default).map(format_span);
+                let value = value.unwrap_or_else(|_| (*default).to_owned());
+                found.insert(format!("{prefix}{key}"), value);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_documents_tables_are_the_settings() {
+        let defaults = load(&json!({}), variables(&[]), None).expect("good settings").shown();
+        let defaults: BTreeMap<String, String> = defaults
+            .into_iter()
+            .map(|shown| {
+                let value = shown.value.unwrap_or_else(|| "none".to_owned());
+                (shown.key, value.trim_matches('"').to_owned())
+            })
+            .collect();
+        assert_eq!(documented(include_str!("../../docs/operating.md")), defaults);
+        let readme = documented(include_str!("../../README.md"));
+        let flags = readme.iter().filter_map(|(key, value)| Some((key.strip_prefix("--")?, value)));
+        let mut count = 0;
+        for (flag, value) in flags {
+            let key = flag.replace('-', "_");
+            let default = defaults.get(&key).or_else(|| defaults.get(&format!("policy.{key}")));
+            assert_eq!(default, Some(value), "README: --{flag}");
+            count += 1;
+        }
+        assert!(count > 5, "the README shows some settings");
     }
 
     #[test]
@@ -430,7 +457,10 @@ mod tests {
 
     #[test]
     fn the_dump_shows_no_password() {
-        let flags = json!({"store": "postgres://app:canary@db/receipts"});
+        let flags = json!({
+            "store": "postgres://app:canary@db/receipts",
+            "listen_url": "postgres://app:canary@db/receipts",
+        });
         let loaded = load(&flags, variables(&[]), None).expect("good settings");
         assert!(!format!("{:?}", loaded.shown()).contains("canary"));
         assert!(!format!("{:?}", loaded.config).contains("canary"));

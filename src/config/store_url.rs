@@ -113,6 +113,61 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
+/// Where NATS is: `nats://…` or `tls://…`, several with commas between them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NatsUrl(String);
+
+impl NatsUrl {
+    /// The text, password and all: for the client.
+    pub fn whole(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for NatsUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let known = |url: &str| url.starts_with("nats://") || url.starts_with("tls://");
+        match text.split(',').all(known) {
+            true => Ok(NatsUrl(text)),
+            // Never quotes the text: it may hold a password.
+            false => Err("must be nats://… or tls://…, several with commas between them".into()),
+        }
+    }
+}
+
+impl From<NatsUrl> for String {
+    fn from(url: NatsUrl) -> String {
+        url.0
+    }
+}
+
+impl fmt::Display for NatsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<String> = self.0.split(',').map(redacted_nats).collect();
+        f.write_str(&urls.join(","))
+    }
+}
+
+impl fmt::Debug for NatsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsUrl({self})")
+    }
+}
+
+/// The URL without its credentials, where a name without a password is a token. What does not look
+/// like a URL of NATS is not shown at all.
+fn redacted_nats(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+    match rest.rsplit_once('@') {
+        _ if rest.contains(['?', '#', '/']) => format!("{scheme}://{HIDDEN}"),
+        Some((_, place)) => format!("{scheme}://{HIDDEN}@{place}"),
+        None => url.to_owned(),
+    }
+}
+
 /// What stands where something may be secret.
 const HIDDEN: &str = "***";
 
@@ -230,6 +285,12 @@ mod tests {
             }
             assert_eq!(String::from(parsed), url);
         }
+        let nats = "nats://a:canary@one,tls://canary@two,nats://three?canary,tls://can?nary@four";
+        let nats = NatsUrl::try_from(nats.to_owned()).expect("valid");
+        let shown = format!("{nats:?}");
+        assert!(!shown.contains("can") && !shown.contains("nary"), "{shown}");
+        assert!(shown.contains("nats://***@one,tls://***@two,nats://***,tls://***"), "{shown}");
+        assert!(NatsUrl::try_from("nats://one,canary".to_owned()).is_err());
         for wrong in ["sqlite:", "mysql://canary", "canary"] {
             let problem = wrong.parse::<StoreUrl>().expect_err("not a store");
             assert!(!problem.contains("canary"));

@@ -70,8 +70,9 @@ pub struct Submit {
 /// What a command's rows weigh in the limit of a batch, in bytes.
 const ROW_WEIGHT: usize = 1_024;
 /// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
-/// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB, and the
-/// worst case stays at 200 documents of the policy's largest size.
+/// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB. The worst
+/// case, 200 documents of the policy's largest size, is met once: how long a decision takes bounds
+/// the batches behind it (see the engine's lanes).
 pub(super) const BODY_WEIGHT: usize = 38 * 1_024;
 
 /// Everything that changes state goes through one of these.
@@ -271,13 +272,15 @@ impl Command {
                 let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
                 ROW_WEIGHT + body + submit.intent.arguments.len() + submit.result_weight()
             }
+            // The end of a lock reads nothing unless somebody waits for it, which few do; and what
+            // starts then is bounded (release.rs). The same holds for Open and Close below.
             Command::Ack { targets, .. } | Command::Redrive { targets, .. } => {
                 ROW_WEIGHT + 64 * targets.len()
             }
             Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
                 ROW_WEIGHT + 64 * attempts.targets.len()
             }
-            // These may start waiters, which read their document.
+            // These are there to start waiters, which read their document.
             Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,

@@ -84,7 +84,11 @@ pub(super) fn record_events(
 
 /// Collects what several look-ups miss, so that one more batch brings it all.
 #[derive(Debug, Default)]
-pub(super) struct Missing(Vec<super::world::needs::Need>);
+pub(super) struct Missing {
+    needs: Vec<super::world::needs::Need>,
+    /// How many locks with waiters the command releases.
+    releases: usize,
+}
 
 impl Missing {
     /// The value, or `None` after noting what is missing.
@@ -92,7 +96,7 @@ impl Missing {
         match looked {
             Ok(value) => Some(value),
             Err(Unloaded(needs)) => {
-                self.0.extend(needs);
+                self.needs.extend(needs);
                 None
             }
         }
@@ -107,14 +111,20 @@ impl Missing {
         }
     }
 
+    /// Counts a release of a lock with waiters; returns how many there are by now.
+    pub(super) fn count_release(&mut self) -> usize {
+        self.releases += 1;
+        self.releases
+    }
+
     /// Whether nothing was missing so far.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.needs.is_empty()
     }
 
     /// Fails if anything was missing.
     pub(super) fn check(self) -> Result<(), Unloaded> {
-        if self.0.is_empty() { Ok(()) } else { Err(Unloaded(self.0)) }
+        if self.needs.is_empty() { Ok(()) } else { Err(Unloaded(self.needs)) }
     }
 }
 

@@ -457,7 +457,7 @@ fn old_json(live: Option<&Document>) -> Result<Value, Rejection> {
     }
     let text = old_text(live)?;
     // The guard of the digest holds for content too: a patch must not blur what it does not touch.
-    json::canonical(text.as_bytes()).map(|(value, _)| value).map_err(|problem| {
+    json::checked(text.as_bytes()).map_err(|problem| {
         rejected(RejectionReason::ContentKind, format!("the document's content {problem}"))
     })
 }

@@ -301,6 +301,11 @@ impl Span {
     }
 }
 
+impl Timestamp {
+    /// Before every time that anything can have: what a time that only rises begins with.
+    pub const BEGINNING: Timestamp = Timestamp(i64::MIN);
+}
+
 impl std::ops::Add<Span> for Timestamp {
     type Output = Timestamp;
     fn add(self, span: Span) -> Timestamp {

@@ -114,8 +114,23 @@ pub struct AccountRow {
     pub create_time: Timestamp,
     /// How many inboxes it has.
     pub inboxes: i64,
-    /// No id minted up to here can be accepted any more; only rises.
+    /// No id minted up to here can be accepted any more; only rises, from
+    /// [`Timestamp::BEGINNING`].
     pub closed_before: Timestamp,
-    /// The greatest mint time whose record was deleted or may be lost; only rises.
+    /// The greatest mint time whose record was deleted or may be lost; only rises, from
+    /// [`Timestamp::BEGINNING`].
     pub evidence_floor: Timestamp,
+}
+
+impl AccountRow {
+    /// An account at its first use: nothing was deleted, and nothing is closed.
+    pub fn new(account: super::ids::Account, now: Timestamp) -> Self {
+        AccountRow {
+            account,
+            create_time: now,
+            inboxes: 0,
+            closed_before: Timestamp::BEGINNING,
+            evidence_floor: Timestamp::BEGINNING,
+        }
+    }
 }

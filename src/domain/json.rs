@@ -16,11 +16,20 @@ pub const DEPTH_MAX: usize = 64;
 /// A sentence that says what is wrong: not JSON, a number that the canonical form would change, a
 /// duplicate key, a lone surrogate, or more than [`DEPTH_MAX`] levels.
 pub fn canonical(bytes: &[u8]) -> Result<(Value, Vec<u8>), String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
-    guard(bytes)?;
+    let value = checked(bytes)?;
     let canonical = serde_json_canonicalizer::to_vec(&value)
         .map_err(|_| "has no canonical form (RFC 8785)".to_owned())?;
     Ok((value, canonical))
+}
+
+/// Parses `bytes` behind the same guard, without making the canonical form.
+///
+/// # Errors
+/// As [`canonical`].
+pub fn checked(bytes: &[u8]) -> Result<Value, String> {
+    let value = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
+    guard(bytes)?;
+    Ok(value)
 }
 
 /// What is JSON by its grammar and beyond what is accepted, is not called anything else.

@@ -5,7 +5,7 @@
 
 use super::{
     audit::{AuditEvent, AuditKind},
-    command::{Command, Decided, Reply},
+    command::{Command, Decided, Halt, Reply},
     decide::{Missing, SERVICE, record_events},
     document::{self, DocumentAction},
     finish,
@@ -19,6 +19,12 @@ use super::{
         needs::{Access, Body},
     },
 };
+
+/// Locks with waiters that one command releases at once at most; those beyond are released too,
+/// and their waiters start right after it, each target by a command of its own. Each may bring a
+/// document and the arguments of sixteen waiters along, 5 MiB at the largest: this many still load
+/// in a fraction of the time that a flight of the store may take.
+const RELEASES_MAX: usize = 8;
 
 /// Releases a lock by hand.
 pub(super) fn by_hand(
@@ -55,7 +61,10 @@ pub(super) fn let_go(
     if let Some(delivery) = &delivery {
         missing.note(world.delivery(delivery));
     }
-    missing.note_decided(prepare(world, target))?;
+    let lock = missing.note(world.lock(target)).flatten();
+    if lock.is_some_and(|lock| lock.waiting > 0) {
+        missing.note_decided(prepare(world, target))?;
+    }
     missing.check()?;
     if let Some(delivery) = delivery
         && let Some(delivery) = world.delivery(&delivery)?.cloned()
@@ -73,13 +82,27 @@ pub(super) fn let_go(
     Ok(())
 }
 
-/// Ends the lock that `holder` has on `target`, if it has it, and starts the next waiters.
+/// Ends the lock that `holder` has on `target`, if it has it, and starts the next waiters. Those
+/// that the command did not ask for, because it ends many locks, start in a step of their own.
 pub(super) fn release(world: &mut World, target: &TargetKey, holder: &OperationId) -> Decided<()> {
     let Some(lock) = world.lock(target)?.cloned() else { return Ok(()) };
     if lock.holder.as_ref().is_none_or(|held| held.operation_id != *holder) {
         return Ok(());
     }
-    start_waiters(world, target, Lock { holder: None, ..lock })
+    let lock = Lock { holder: None, ..lock };
+    if lock.waiting == 0 {
+        world.put_lock(target, None)?;
+        return Ok(());
+    }
+    match prepare(world, target) {
+        Ok(starts) => start_all(world, target, lock, starts),
+        Err(Halt::Unloaded(_)) => {
+            world.put_lock(target, Some(Lock { due_time: world.now(), ..lock }))?;
+            world.follow_up(Command::SweepLock { target: target.clone() });
+            Ok(())
+        }
+        Err(refused) => Err(refused),
+    }
 }
 
 /// Starts waiters of a lock that nobody holds, until one of them holds it or none is left; at
@@ -90,6 +113,11 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
         return Ok(());
     }
     let starts = prepare(world, target)?;
+    start_all(world, target, lock, starts)
+}
+
+/// Starts these waiters, until one of them holds the lock.
+fn start_all(world: &mut World, target: &TargetKey, lock: Lock, starts: Vec<Start>) -> Decided<()> {
     let found_some = !starts.is_empty();
     let mut lock = Lock { due_time: world.now(), ..lock };
     world.put_lock(target, Some(lock.clone()))?;
@@ -118,9 +146,13 @@ pub(super) fn start_waiters(world: &mut World, target: &TargetKey, lock: Lock) -
 type Start = (Operation, Option<DocumentAction>);
 
 /// Notes what a release of the target's lock will need, as far as it can be seen by now, so that
-/// several releases in one step need no more batches than one.
+/// several releases in one step need no more batches than one. Where nobody waits that is the lock
+/// alone; where somebody does, his start is asked for within [`RELEASES_MAX`].
 pub(super) fn ask(world: &World, target: &TargetKey, missing: &mut Missing) -> Decided<()> {
-    missing.note_decided(prepare(world, target))?;
+    let Some(Some(lock)) = missing.note(world.lock(target)) else { return Ok(()) };
+    if lock.waiting > 0 && missing.count_release() <= RELEASES_MAX {
+        missing.note_decided(prepare(world, target))?;
+    }
     Ok(())
 }
 

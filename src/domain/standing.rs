@@ -103,18 +103,37 @@ mod tests {
     fn the_floor_comes_before_everything() {
         let now = Timestamp(1_700_000_000_000_000);
         let row = AccountRow {
-            account: Account::from_stored("a"),
-            create_time: now,
-            inboxes: 0,
             closed_before: now,
             evidence_floor: now,
+            ..AccountRow::new(Account::from_stored("a"), now)
         };
         let mint = MintTime::from_timestamp(now);
         let refusal = admit(mint, Some(&row), &Policy::default(), now).expect_err("closed");
         assert_eq!(refusal.reason(), "EVIDENCE_EXPIRED");
-        let row = AccountRow { evidence_floor: Timestamp(0), ..row };
+        let row = AccountRow { evidence_floor: Timestamp::BEGINNING, ..row };
         let refusal = admit(mint, Some(&row), &Policy::default(), now).expect_err("closed");
         assert_eq!(refusal.reason(), "ADMISSION_CLOSED");
+    }
+
+    #[test]
+    fn where_nothing_was_deleted_no_evidence_has_expired() {
+        let policy = Policy::default();
+        let now = Timestamp(1_700_000_000_000_000);
+        let row = AccountRow::new(Account::from_stored("a"), now);
+        // The year 1, before 1970, 1970 itself, and a moment after it.
+        for millis in [-62_135_596_800_000, -1, 0, 1] {
+            let mint = MintTime::from_millis(millis);
+            for account in [None, Some(&row)] {
+                let refusal = admit(mint, account, &policy, now).expect_err("too old");
+                assert_eq!(refusal.reason(), "ADMISSION_CLOSED", "{millis}");
+                let refusal = refuse_absent(mint, account, &policy, now);
+                let Refusal::NoSuchOperation { standing, closed } = refusal else {
+                    panic!("{refusal:?}")
+                };
+                assert_eq!(standing, Standing::NotAcceptedYet);
+                assert_eq!(closed.expect("closed").reason(), "ADMISSION_CLOSED");
+            }
+        }
     }
 
     #[test]
@@ -122,11 +141,9 @@ mod tests {
         let policy = Policy::default();
         let now = Timestamp(1_700_000_000_000_000);
         let row = AccountRow {
-            account: Account::from_stored("a"),
-            create_time: now,
-            inboxes: 0,
-            closed_before: Timestamp(0),
+            closed_before: Timestamp::BEGINNING,
             evidence_floor: now - Span::days(60),
+            ..AccountRow::new(Account::from_stored("a"), now)
         };
         for (age, reason, recovery) in [
             (Span(0), "NO_SUCH_OPERATION", RecoveryAction::ResubmitSameId),

@@ -131,13 +131,7 @@ pub(super) fn ensure_account(
     if let Some(row) = world.account(account)? {
         return Ok(row.clone());
     }
-    let row = AccountRow {
-        account: account.clone(),
-        create_time: world.now(),
-        inboxes: 0,
-        closed_before: super::ids::Timestamp(0),
-        evidence_floor: super::ids::Timestamp(0),
-    };
+    let row = AccountRow::new(account.clone(), world.now());
     world.put_account(row.clone())?;
     Ok(row)
 }

@@ -5,7 +5,7 @@ use super::{
     cancel,
     command::{Command, Decided, Reply, Swept},
     consume,
-    decide::SWEEPER,
+    decide::{Missing, SWEEPER},
     deliver::{self, Why},
     delivery::{DeliveryKey, DeliveryState, InboxKey},
     lock::TargetKey,
@@ -20,6 +20,11 @@ pub(super) fn delivery(world: &mut World, key: &DeliveryKey) -> Decided<Reply> {
         return Ok(Reply::Swept(Swept::Nothing));
     };
     let now = world.now();
+    if delivery.state.is_open() && deliver::is_last(world, &delivery) {
+        let mut missing = Missing::default();
+        deliver::ask_release(world, &delivery, &mut missing)?;
+        missing.check()?;
+    }
     let after = match delivery.state {
         DeliveryState::Acked | DeliveryState::Expired | DeliveryState::Dead => None,
         DeliveryState::Pending if delivery.expire_time > now => None,

@@ -3,15 +3,18 @@
 //!
 //! What must stay true: the decision is pure and can be made again, as often as the transaction
 //! has to be run again. A command is decided only if everything it waits for was decided before:
-//! a held id, or missing rows of an earlier command of its account, put it off. An answer is never
+//! a held id, or missing rows of an earlier command of its account, put it off; what it would miss
+//! itself is looked up all the same, so that the next batch has it. A batch computes for a bounded
+//! time: what it does not come to leads the next one. An answer is never
 //! a guess: a commit whose answer was lost is settled by the batch's name, or reported as unknown.
 //!
 //! Deliberately not here: what happens to the commands afterwards (see [`super::lane`]).
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -29,10 +32,11 @@ use crate::{
         operation::{Operation, OperationKey},
         refusal::Refusal,
         world::{
-            Surroundings, World,
+            Attached, Surroundings, World,
             needs::{Need, Needs, Unloaded},
         },
     },
+    engine::seams::Stopwatch,
     store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
     telemetry::{self, Settlement},
 };
@@ -47,8 +51,11 @@ pub(super) enum Decision {
     Answered(Box<Answer>),
     /// It needs these rows besides.
     RowsMissing(Vec<Need>),
-    /// An earlier command of its account needs rows.
-    BehindRows,
+    /// An earlier command of its account needs rows. So that the next batch has room for both,
+    /// these are the rows that it would miss itself.
+    BehindRows(Vec<Need>),
+    /// The batch has computed long enough: it leads the next one.
+    OutOfTime,
     /// Another transaction holds its id.
     Held,
     /// An earlier command waits for the same id.
@@ -104,17 +111,18 @@ impl Behind {
         if identity(command).is_some_and(|key| self.ids.contains(key)) {
             return Some(Decision::BehindHeld);
         }
-        self.accounts.contains(command.account()).then_some(Decision::BehindRows)
+        let behind = self.accounts.contains(command.account());
+        behind.then(|| Decision::BehindRows(Vec::new()))
     }
 
     /// Remembers what was decided.
     pub(super) fn note(&mut self, command: &Command, decision: &Decision) {
         match decision {
-            Decision::RowsMissing(_) => {
+            Decision::RowsMissing(_) | Decision::OutOfTime => {
                 self.accounts.insert(command.account().clone());
             }
             Decision::Held => self.ids.extend(identity(command).cloned()),
-            Decision::Answered(_) | Decision::BehindRows | Decision::BehindHeld => {}
+            Decision::Answered(_) | Decision::BehindRows(_) | Decision::BehindHeld => {}
         }
     }
 }
@@ -217,19 +225,29 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
     }
     let inboxes: BTreeSet<InboxKey> =
         batch.iter().filter_map(|queued| submit_inbox(&queued.command)).collect();
-    let surroundings = Surroundings {
+    let surroundings = surroundings(shared, shared.streams.of(inboxes.into_iter()));
+    let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
+    let (decide, seams, decide_max) =
+        (shared.decide, shared.seams.clone(), shared.waits.decide_max);
+    let decide = Box::new(move |world: &mut World, held: &HeldIds| {
+        let time = TimeLeft { watch: seams.stopwatch(), max: decide_max, spent: false };
+        decide_all(world, held, &commands, decide, time)
+    });
+    Transaction { batch: name, needs, surroundings, decide }
+}
+
+/// What a transaction is given besides rows.
+pub(super) fn surroundings(
+    shared: &Shared,
+    attached: BTreeMap<InboxKey, Attached>,
+) -> Surroundings {
+    Surroundings {
         // The store sets the clock when it holds the locks.
         now: Timestamp::default(),
         policy: shared.policy.clone(),
         jitter: shared.seams.random(),
-        attached: shared.streams.of(inboxes.into_iter()),
-    };
-    let commands: Vec<Arc<Command>> = batch.iter().map(|queued| queued.command.clone()).collect();
-    let decide = shared.decide;
-    let decide = Box::new(move |world: &mut World, held: &HeldIds| {
-        decide_all(world, held, &commands, decide)
-    });
-    Transaction { batch: name, needs, surroundings, decide }
+        attached,
+    }
 }
 
 fn submit_inbox(command: &Command) -> Option<InboxKey> {
@@ -238,12 +256,30 @@ fn submit_inbox(command: &Command) -> Option<InboxKey> {
     submit.inbox.clone().map(|inbox| InboxKey { account, inbox })
 }
 
+/// How long a batch may still compute. Its rows are locked meanwhile, and its server waits.
+struct TimeLeft {
+    watch: Stopwatch,
+    max: Duration,
+    spent: bool,
+}
+
+impl TimeLeft {
+    /// Whether it is spent; from then on it stays so. The first command is always decided: every
+    /// batch gets further.
+    fn is_spent(&mut self, decided: usize) -> bool {
+        self.spent = self.spent || (decided > 0 && self.watch.elapsed() >= self.max);
+        self.spent
+    }
+}
+
 fn decide_all(
     world: &mut World,
     held: &HeldIds,
     commands: &[Arc<Command>],
     decide: DecideCommand,
+    mut time: TimeLeft,
 ) -> Decisions {
+    let mut decided = 0;
     let mut behind = Behind::default();
     let mut each = Vec::with_capacity(commands.len());
     for command in commands {
@@ -251,8 +287,15 @@ fn decide_all(
         let decision = match behind.holds_back(command) {
             // Each submit of a held id has a patience of its own.
             Some(Decision::BehindHeld) | None if is_held => Decision::Held,
+            Some(Decision::BehindRows(_)) | None if time.is_spent(decided) => Decision::OutOfTime,
+            Some(Decision::BehindRows(_)) if finds_more(command) => {
+                Decision::BehindRows(would_miss(world, command, decide))
+            }
             Some(decision) => decision,
-            None => decide_one(world, command, decide),
+            None => {
+                decided += 1;
+                decide_one(world, command, decide)
+            }
         };
         behind.note(command, &decision);
         each.push(decision);
@@ -264,6 +307,26 @@ fn decide_all(
         operations: world.changed_operations(),
         documents: world.changed_documents(),
         follow_ups: world.take_follow_ups(),
+    }
+}
+
+/// Whether a command usually finds rows that it did not name. A submit names them all: deciding it
+/// only to see what it would miss would be its whole effort for nothing.
+fn finds_more(command: &Command) -> bool {
+    !matches!(command, Command::Submit(_))
+}
+
+/// The rows that a command would miss if it were its turn; the world stays as it was. What stands
+/// before it may still change that: it is a hint, so that many that find more come through in a
+/// few batches instead of a batch each.
+fn would_miss(world: &mut World, command: &Command, decide: DecideCommand) -> Vec<Need> {
+    world.begin();
+    let decided = catch_unwind(AssertUnwindSafe(|| decide(world, command)));
+    world.undo();
+    match decided {
+        Ok(Err(Halt::Unloaded(Unloaded(needs)))) => needs,
+        // It is decided again when it is its turn, and only then does it count.
+        Ok(Ok(_) | Err(Halt::Refused(_))) | Err(_) => Vec::new(),
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Shared,
     batch::{self, Behind, Decision, Decisions, Fault},
-    queue::{FairQueue, NotTaken, Queued, Waiting},
+    queue::{BATCH_COMMANDS_MAX, FairQueue, NotTaken, Queued, Waiting},
 };
 use crate::{
     domain::{ids::Span, refusal::Refusal},
@@ -29,8 +29,14 @@ use crate::{
 /// chance any more, the third is a cause inside the batch.
 const RERUNS_MAX: u32 = 2;
 /// How often a command is put off for missing rows: each time brings the rows that it missed, so
-/// that more than this means that they change faster than they can be locked.
-const DEFERRALS_MAX: u32 = 5;
+/// that more than this means that they change faster than they can be locked. A release with waiters
+/// takes four where nobody interferes; among busy replicas each may be in vain once.
+const DEFERRALS_MAX: u32 = 10;
+
+/// Rows that a command has found, beyond which no more are kept for it before its turn: as many as
+/// the longest list of acks finds in one step. Whoever waits behind many could collect what has
+/// long changed; in its turn it asks for what it misses then.
+const FOUND_MAX: usize = 4_000;
 
 /// How long the engine waits for what; in one place, so that tests need not wait as long.
 #[derive(Debug, Clone)]
@@ -47,6 +53,8 @@ pub(super) struct Waits {
     pub(super) settle_max: Duration,
     /// Between two folds of the replays.
     pub(super) replay_fold: Duration,
+    /// How long one batch computes, beyond its first command.
+    pub(super) decide_max: Duration,
 }
 
 impl Waits {
@@ -61,6 +69,10 @@ impl Waits {
         // Longer than a failover within one zone, shorter than a caller's patience of 30 s.
         settle_max: Duration::from_secs(20),
         replay_fold: Duration::from_secs(1),
+        // The rows of the batch are locked meanwhile. Less than another replica waits for a lock
+        // (250 ms) and far less than the server lets a transaction stand still (4 s); long beside
+        // a commit, so that putting off the rest costs little.
+        decide_max: Duration::from_millis(150),
     };
 }
 
@@ -89,6 +101,8 @@ struct PutOff {
     leading: Vec<Queued>,
     /// Wait for an id.
     held: Vec<Queued>,
+    /// How many commands a batch came to, if there was one that ran out of time.
+    in_time: Option<usize>,
 }
 
 impl Lane {
@@ -116,13 +130,14 @@ impl Lane {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch; `None` when the lane was closed and nothing waits.
-    async fn next_batch(&self, held_retry: Duration) -> Option<Vec<Queued>> {
+    /// The next batch, of at most so many commands beside those that try a held id; `None` when
+    /// the lane was closed and nothing waits.
+    async fn next_batch(&self, held_retry: Duration, most: usize) -> Option<Vec<Queued>> {
         loop {
             let (waiting, closed) = {
                 let mut queue = self.lock();
                 match queue.waiting() {
-                    Waiting::Ready => return Some(queue.take()),
+                    Waiting::Ready => return Some(queue.take(most)),
                     waiting => (waiting, queue.is_closed()),
                 }
             };
@@ -131,7 +146,7 @@ impl Lane {
                 Waiting::Nothing if closed => return None,
                 Waiting::HeldOnly => {
                     if tokio::time::timeout(held_retry, arrived).await.is_err() {
-                        return Some(self.lock().take());
+                        return Some(self.lock().take(most));
                     }
                 }
                 Waiting::Nothing | Waiting::Ready => arrived.await,
@@ -159,8 +174,14 @@ impl Drop for Ending {
 pub(super) async fn run(shared: Arc<Shared>, lane: Arc<Lane>) {
     let ending = Ending { shared, lane };
     let (shared, lane) = (&ending.shared, &ending.lane);
-    while let Some(commands) = lane.next_batch(shared.waits.held_retry).await {
+    let mut most = BATCH_COMMANDS_MAX;
+    while let Some(commands) = lane.next_batch(shared.waits.held_retry, most).await {
         let put_off = run_taken(shared, commands).await;
+        // What a batch does not come to was loaded for nothing.
+        most = match put_off.in_time {
+            Some(decided) => decided.max(1),
+            None => (most * 2).min(BATCH_COMMANDS_MAX),
+        };
         let mut queue = lane.lock();
         queue.put_back_held(put_off.held);
         queue.put_back(put_off.leading);
@@ -183,14 +204,26 @@ async fn run_taken(shared: &Shared, commands: Vec<Queued>) -> PutOff {
             continue;
         }
         let ran = batch::run(shared, &part.commands).await;
-        let stores = !matches!(ran, Err(Fault::Unavailable(_) | Fault::Unsettled));
-        shared.stores.store(stores, Ordering::Relaxed);
+        if let Some(stores) = stores(&ran, part.commands.len()) {
+            shared.stores.store(stores, Ordering::Relaxed);
+        }
         match ran {
             Ok(decisions) => finish(shared, part.commands, decisions, &mut behind, &mut put_off),
             Err(fault) => parts.extend(after_fault(shared, part, fault)),
         }
     }
     put_off
+}
+
+/// What a run says about whether the store takes writes; `None`: nothing. What fails alone may be
+/// the fault of that one command: the next probe, which writes, says which it is.
+fn stores(ran: &Result<Decisions, Fault>, commands: usize) -> Option<bool> {
+    match ran {
+        Ok(_) => Some(true),
+        Err(Fault::Failed(_)) if commands == 1 => Some(false),
+        Err(Fault::Unavailable(_) | Fault::Unsettled | Fault::Fatal(_)) => Some(false),
+        Err(Fault::Conflict(_) | Fault::Failed(_) | Fault::CountShort(_)) => None,
+    }
 }
 
 /// Takes out what stays behind commands of an earlier half.
@@ -210,7 +243,10 @@ fn after_fault(shared: &Shared, part: Part, fault: Fault) -> Vec<Part> {
     let Part { commands, reruns } = part;
     let alone = commands.len() == 1;
     match fault {
-        Fault::Conflict(_) if reruns < RERUNS_MAX => {
+        // What stands alone and fails has mostly waited for a row behind a slow commit elsewhere.
+        Fault::Conflict(_) | Fault::Failed(_)
+            if reruns < RERUNS_MAX && (alone || matches!(fault, Fault::Conflict(_))) =>
+        {
             telemetry::batch_rerun();
             vec![Part { commands, reruns: reruns + 1 }]
         }
@@ -276,6 +312,11 @@ fn finish(
     }
     let held = each.iter().filter(|decision| matches!(decision, Decision::Held)).count();
     telemetry::ids_held(held);
+    if each.iter().any(|decision| matches!(decision, Decision::OutOfTime)) {
+        let decided =
+            |each: &&Decision| matches!(each, Decision::Answered(_) | Decision::RowsMissing(_));
+        put_off.in_time = Some(each.iter().filter(decided).count());
+    }
     for (queued, decision) in commands.into_iter().zip(each) {
         match tried(queued, decision, shared.waits.held_max) {
             Tried::Answered => {}
@@ -317,9 +358,10 @@ fn tried(mut queued: Queued, decision: Decision, held_max: Duration) -> Tried {
             queued.held_since.get_or_insert_with(Instant::now);
             Tried::PutOff(queued, decision)
         }
-        Decision::RowsMissing(_) | Decision::BehindRows | Decision::BehindHeld => {
-            Tried::PutOff(queued, decision)
-        }
+        Decision::RowsMissing(_)
+        | Decision::BehindRows(_)
+        | Decision::OutOfTime
+        | Decision::BehindHeld => Tried::PutOff(queued, decision),
     }
 }
 
@@ -332,8 +374,15 @@ impl PutOff {
                 queued.found.extend(needs);
                 self.leading.push(queued);
             }
-            Decision::BehindRows => {
+            Decision::BehindRows(needs) => {
                 telemetry::deferred(Deferral::Behind);
+                if queued.found.len() < FOUND_MAX {
+                    queued.found.extend(needs);
+                }
+                self.leading.push(queued);
+            }
+            Decision::OutOfTime => {
+                telemetry::deferred(Deferral::OutOfTime);
                 self.leading.push(queued);
             }
             Decision::Held => {

@@ -24,9 +24,12 @@ mod scripted;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::{mpsc, oneshot};
@@ -45,13 +48,14 @@ use crate::{
         command::{Command, Reply},
         decide::decide,
         delivery::{Delivery, InboxKey},
-        ids::{Account, ConsumerId, OperationId, Span},
+        ids::{ConsumerId, Span},
         operation::{Operation, OperationKey},
         policy::Policy,
         refusal::Refusal,
+        world::needs::Needs,
     },
     engine::seams::Seams,
-    store::{Committed, Settled, Store, TransactError, Transaction},
+    store::{BatchName, Committed, Settled, Store, TransactError, Transaction},
     telemetry,
     wake::Wake,
 };
@@ -200,11 +204,26 @@ impl Engine {
         self.shared.stores.load(Ordering::Relaxed)
     }
 
-    /// Runs a command that changes nothing, so that [`Engine::stores`] tells of now.
+    /// Writes the row of a batch that does nothing, which is durable on return, so that
+    /// [`Engine::stores`] tells of now. It belongs to no account, and the sweeper removes it.
     pub async fn try_to_store(&self) {
-        let account = Account::from_stored("receiptd");
-        let key = OperationKey { account, id: OperationId::parse("probe").expect("valid") };
-        let tried = self.run(Command::FoldReplays { key, count: 0 }).await;
+        let shared = &self.shared;
+        if shared.failed.is_cancelled() {
+            return;
+        }
+        let (id, replica) = (shared.seams.random_bytes(), shared.replica);
+        let transaction = Transaction {
+            batch: BatchName { bucket: 0, id, replica },
+            needs: Needs::default(),
+            surroundings: batch::surroundings(shared, BTreeMap::new()),
+            decide: Box::new(|_, _| ()),
+        };
+        // A batch without changes writes nothing, but settling a name always writes its row.
+        let tried = shared.backend.settle(transaction).await;
+        if let Err(TransactError::Fatal(text)) = &tried {
+            batch::fail(shared, text);
+        }
+        shared.stores.store(tried.is_ok(), Ordering::Relaxed);
         tracing::debug!(stores = tried.is_ok(), "tried to store");
     }
 

@@ -8,7 +8,7 @@
 //! Deliberately not here: locks, waiting and time. The lane has them.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -52,7 +52,7 @@ pub(super) struct Queued {
     /// The command; shared, because a batch that is run again decides it again.
     pub(super) command: Arc<Command>,
     /// Rows that earlier decisions missed.
-    pub(super) found: Vec<Need>,
+    pub(super) found: BTreeSet<Need>,
     /// How often it was put off for missing rows.
     pub(super) deferrals: u32,
     /// Since when its id was seen in another transaction's hands.
@@ -65,7 +65,8 @@ impl Queued {
     pub(super) fn new(command: Command) -> (Self, oneshot::Receiver<Answer>) {
         let (answer, receiver) = oneshot::channel();
         let command = Arc::new(command);
-        let queued = Queued { command, found: Vec::new(), deferrals: 0, held_since: None, answer };
+        let found = BTreeSet::new();
+        let queued = Queued { command, found, deferrals: 0, held_since: None, answer };
         (queued, receiver)
     }
 
@@ -214,12 +215,14 @@ impl FairQueue {
     }
 
     /// Takes the next batch, in order: first some of those that wait for a held id, then everyone
-    /// else by turns.
-    pub(super) fn take(&mut self) -> Vec<Queued> {
+    /// else by turns, at most so many of them.
+    pub(super) fn take(&mut self, most: usize) -> Vec<Queued> {
         let mut batch = Filling::default();
-        let share = if self.turns.len() > 1 { BATCH_SHARE_MAX } else { BATCH_COMMANDS_MAX };
+        let half = BATCH_SHARE_MAX.min(most.div_ceil(2));
+        let share = if self.turns.len() > 1 { half } else { BATCH_COMMANDS_MAX };
         self.take_held(&mut batch);
-        self.take_ready(&mut batch, share);
+        let length = batch.commands.len().saturating_add(most).min(BATCH_COMMANDS_MAX);
+        self.take_ready(&mut batch, length, share);
         for queued in &batch.commands {
             self.commands -= 1;
             self.bytes -= queued.command.weight();
@@ -318,9 +321,9 @@ impl FairQueue {
         }
     }
 
-    fn take_ready(&mut self, batch: &mut Filling, share: usize) {
+    fn take_ready(&mut self, batch: &mut Filling, length: usize, share: usize) {
         let mut served = VecDeque::new();
-        while batch.commands.len() < BATCH_COMMANDS_MAX {
+        while batch.commands.len() < length {
             let Some(account) = self.turns.pop_front() else { break };
             if batch.share(&account) >= share {
                 served.push_back(account);
@@ -385,13 +388,26 @@ mod tests {
         let mut queue = FairQueue::default();
         push_many(&mut queue, "a", 1_000);
         push_many(&mut queue, "b", 1);
-        let batch = ids(&queue.take());
+        let batch = ids(&queue.take(BATCH_COMMANDS_MAX));
         assert_eq!(batch.len(), BATCH_SHARE_MAX + 1);
         assert!(batch.contains(&"b0".to_owned()));
         let mine: Vec<&String> = batch.iter().filter(|id| id.starts_with('a')).collect();
         let expected: Vec<String> = (0..BATCH_SHARE_MAX).map(|id| format!("a{id}")).collect();
         assert_eq!(mine, expected.iter().collect::<Vec<_>>(), "in order");
-        assert_eq!(queue.take().len(), BATCH_COMMANDS_MAX, "alone it takes all");
+        assert_eq!(queue.take(BATCH_COMMANDS_MAX).len(), BATCH_COMMANDS_MAX, "alone it takes all");
+    }
+
+    #[test]
+    fn a_short_batch_is_shared_too_and_held_ids_take_no_place_in_it() {
+        let mut queue = FairQueue::default();
+        push_many(&mut queue, "h", 2);
+        let held = queue.take(BATCH_COMMANDS_MAX);
+        queue.put_back_held(held);
+        push_many(&mut queue, "a", 5);
+        push_many(&mut queue, "b", 5);
+        assert_eq!(ids(&queue.take(4)), ["h0", "h1", "a0", "b0", "a1", "b1"]);
+        assert_eq!(ids(&queue.take(1)), ["a2"]);
+        assert_eq!(ids(&queue.take(1)), ["b2"]);
     }
 
     #[test]
@@ -400,7 +416,7 @@ mod tests {
         for account in ["a", "b", "c"] {
             push_many(&mut queue, account, 2);
         }
-        assert_eq!(ids(&queue.take()), ["a0", "b0", "c0", "a1", "b1", "c1"]);
+        assert_eq!(ids(&queue.take(BATCH_COMMANDS_MAX)), ["a0", "b0", "c0", "a1", "b1", "c1"]);
         assert_eq!(queue.waiting(), Waiting::Nothing);
         assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
     }
@@ -412,7 +428,7 @@ mod tests {
         push(&mut queue, heavy_submit("a", "2", BATCH_BYTES_MAX / 2));
         push(&mut queue, heavy_submit("a", "3", 2 * BATCH_BYTES_MAX));
         push(&mut queue, submit("a", "4"));
-        let batches: Vec<_> = (0..4).map(|_| ids(&queue.take())).collect();
+        let batches: Vec<_> = (0..4).map(|_| ids(&queue.take(BATCH_COMMANDS_MAX))).collect();
         assert_eq!(batches, [["1"], ["2"], ["3"], ["4"]]);
     }
 
@@ -427,7 +443,7 @@ mod tests {
         }
         assert_eq!(queue.commands, LANE_COMMANDS_MAX);
         assert_eq!(refused(&mut queue, submit("e", "x")), Some(NotTaken::Full));
-        queue.take();
+        queue.take(BATCH_COMMANDS_MAX);
         assert_eq!(refused(&mut queue, submit("e", "x")), None);
         queue.close();
         assert_eq!(refused(&mut queue, submit("e", "y")), Some(NotTaken::Closed));
@@ -441,12 +457,12 @@ mod tests {
         let mut queue = FairQueue::default();
         push_many(&mut queue, "a", 3);
         push_many(&mut queue, "b", 3);
-        let batch = queue.take();
+        let batch = queue.take(BATCH_COMMANDS_MAX);
         push_many(&mut queue, "c", 1);
         push(&mut queue, submit("a", "a3"));
         queue.put_back(batch);
         let expected = ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "a3"];
-        assert_eq!(ids(&queue.take()), expected);
+        assert_eq!(ids(&queue.take(BATCH_COMMANDS_MAX)), expected);
         assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
     }
 
@@ -454,19 +470,19 @@ mod tests {
     fn many_held_ids_leave_room_and_their_followers_stay_behind_them() {
         let mut queue = FairQueue::default();
         push_many(&mut queue, "a", BATCH_COMMANDS_MAX);
-        let batch = queue.take();
+        let batch = queue.take(BATCH_COMMANDS_MAX);
         queue.put_back_held(batch);
         assert_eq!(queue.waiting(), Waiting::HeldOnly);
         push(&mut queue, cancel("a", "a199"));
         push(&mut queue, submit("a", "free"));
-        let batch = ids(&queue.take());
+        let batch = ids(&queue.take(BATCH_COMMANDS_MAX));
         assert_eq!(batch.len(), BATCH_HELD_MAX + 1);
         assert_eq!((batch[0].as_str(), batch[50].as_str()), ("a0", "free"));
-        queue.take();
-        queue.take();
-        let batch = ids(&queue.take());
+        queue.take(BATCH_COMMANDS_MAX);
+        queue.take(BATCH_COMMANDS_MAX);
+        let batch = ids(&queue.take(BATCH_COMMANDS_MAX));
         assert_eq!((batch.len(), batch[49].as_str()), (BATCH_HELD_MAX, "a199"));
-        assert_eq!(ids(&queue.take()), ["a199"], "the cancel, behind its id");
+        assert_eq!(ids(&queue.take(BATCH_COMMANDS_MAX)), ["a199"], "the cancel, behind its id");
         assert_eq!(queue.waiting(), Waiting::Nothing);
         assert_eq!((queue.commands, queue.bytes, queue.accounts.len()), (0, 0, 0));
     }

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -179,10 +179,20 @@ fn error<R>(step: Step, committed: Option<Committed<R>>) -> TransactError<R> {
 
 /// An engine with one lane on a script, and the record of what ran. Waits are short.
 pub(super) fn engine(script: impl Fn(Seen<'_>) -> Step + Send + Sync + 'static) -> (Engine, Log) {
+    engine_in_time(std::time::Duration::MAX, script)
+}
+
+/// The same, where each look at the watch takes a millisecond, and a batch may compute for so long.
+pub(super) fn engine_in_time(
+    decide_max: std::time::Duration,
+    script: impl Fn(Seen<'_>) -> Step + Send + Sync + 'static,
+) -> (Engine, Log) {
     let log = Log::default();
     let store = ScriptedStore { script: Box::new(script), log: log.clone() };
     let random = AtomicU64::new(1);
-    let seams = Seams::simulated(|| Timestamp(0), move || random.fetch_add(1, Ordering::Relaxed));
+    let looks = AtomicI64::new(0);
+    let clock = move || Timestamp(1_000 * looks.fetch_add(1, Ordering::Relaxed));
+    let seams = Seams::simulated(clock, move || random.fetch_add(1, Ordering::Relaxed));
     let millis = std::time::Duration::from_millis;
     let waits = Waits {
         held_retry: millis(1),
@@ -191,6 +201,7 @@ pub(super) fn engine(script: impl Fn(Seen<'_>) -> Step + Send + Sync + 'static) 
         settle_pause_max: millis(4),
         settle_max: millis(100),
         replay_fold: millis(1),
+        decide_max,
     };
     let backend = Backend::Scripted(store);
     let settings = EngineSettings { lanes: 1 };

@@ -11,9 +11,10 @@ use std::{
         Arc,
         atomic::{AtomicI64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::ids::{Span, Timestamp};
@@ -52,6 +53,25 @@ pub enum FileLock {
     Exclusive,
     /// Several simulated replicas share one file.
     Shared,
+}
+
+/// A watch that runs: how long something takes. It tells nothing about the time of day, and does
+/// not follow the store's clock where tests move that.
+pub struct Stopwatch(Watch);
+
+enum Watch {
+    Steady(Instant),
+    Simulated(Arc<dyn Fn() -> Timestamp + Send + Sync>, Timestamp),
+}
+
+impl Stopwatch {
+    /// How much time has passed since it was started.
+    pub fn elapsed(&self) -> Duration {
+        match &self.0 {
+            Watch::Steady(start) => start.elapsed(),
+            Watch::Simulated(clock, start) => (clock() - *start).to_std(),
+        }
+    }
 }
 
 /// No stand: the clock runs.
@@ -124,6 +144,25 @@ impl Seams {
     /// Moves the store's clock, on both stores, for every clone of these seams.
     pub fn move_clock(&self, by: Span) {
         self.clock_offset.fetch_add(by.0, Ordering::SeqCst);
+    }
+
+    /// Starts a watch.
+    pub fn stopwatch(&self) -> Stopwatch {
+        Stopwatch(match self.blocking {
+            Blocking::Threads => Watch::Steady(Instant::now()),
+            Blocking::Inline => Watch::Simulated(self.clock.clone(), (self.clock)()),
+        })
+    }
+
+    /// Runs work in place that may compute for long; the other tasks of its thread go on elsewhere
+    /// meanwhile, where there is another thread.
+    pub fn compute<T>(&self, work: impl FnOnce() -> T) -> T {
+        let threads = Handle::try_current()
+            .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+        match self.blocking {
+            Blocking::Threads if threads => tokio::task::block_in_place(work),
+            Blocking::Threads | Blocking::Inline => work(),
+        }
     }
 
     /// A random number.

@@ -109,6 +109,48 @@ async fn an_unavailable_store_refuses_the_whole_batch_once() {
 }
 
 #[tokio::test]
+async fn a_store_that_refuses_what_stands_alone_is_asked_by_a_write_of_its_own() {
+    let (engine, log) = engine(|seen| match seen.number {
+        // Both together, each of them three times, and the first probe.
+        0..8 => Step::Failed,
+        _ => Step::Commit,
+    });
+    assert!(engine.stores());
+    assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["STORE_UNAVAILABLE"; 2]);
+    assert!(!engine.stores(), "halved until they stood alone");
+    engine.try_to_store().await;
+    assert!(!engine.stores(), "the probe is refused as well");
+    engine.try_to_store().await;
+    assert!(engine.stores());
+    let probe = log.all().pop().expect("a probe");
+    assert_eq!((probe.claims, probe.decided.len()), (0, 0), "no account is touched");
+}
+
+#[tokio::test]
+async fn what_stands_alone_behind_a_slow_commit_elsewhere_is_tried_again() {
+    let (engine, log) = engine(|seen| match seen.number {
+        0..2 => Step::Failed,
+        _ => Step::Commit,
+    });
+    assert_eq!(reasons(ask_all(&engine, &["1"])).await, ["OK"]);
+    assert_eq!(log.all().len(), 3, "twice more, and no more");
+    assert!(engine.stores());
+}
+
+#[tokio::test]
+async fn a_command_that_is_refused_by_the_rules_says_nothing_about_the_store() {
+    let (engine, _) = engine(|seen| match seen.claims("short") {
+        true => Step::CountShort,
+        false => Step::Commit,
+    });
+    assert_eq!(
+        reasons(ask_all(&engine, &["refused", "short"])).await,
+        ["NO_SUCH_INBOX", "INTERNAL"]
+    );
+    assert!(engine.stores());
+}
+
+#[tokio::test]
 async fn a_fatal_error_marks_the_engine_as_failed() {
     let (engine, log) = engine(|_| Step::Fatal);
     assert_eq!(reasons(ask_all(&engine, &["1", "2"])).await, ["COMMIT_UNKNOWN"; 2]);
@@ -222,6 +264,63 @@ async fn a_command_that_misses_rows_leads_the_next_batch_of_its_account() {
 }
 
 #[tokio::test]
+async fn commands_that_find_more_come_through_together() {
+    let (engine, log) = engine(|_| Step::Commit);
+    let ids: Vec<String> = (0..50).map(|number| format!("missing-{number}")).collect();
+    let answers: Vec<_> = ids.iter().map(|id| ask(&engine, cancel("a", id))).collect();
+    assert_eq!(reasons(answers).await, ["OK"; 50]);
+    let empty: Vec<String> = Vec::new();
+    assert_eq!(log.decided(), [empty, ids], "one batch to find, one to decide, in order");
+}
+
+#[tokio::test]
+async fn what_was_only_looked_at_leaves_nothing_and_counts_for_nothing() {
+    let (engine, log) = engine(|_| Step::Commit);
+    let ids = ["missing", "panic", "refused", "1", "never", "missing-2"];
+    let answers = ids.iter().map(|id| ask(&engine, cancel("a", id))).collect();
+    let expected = ["OK", "INTERNAL", "NO_SUCH_INBOX", "OK", "STORE_UNAVAILABLE", "OK"];
+    assert_eq!(reasons(answers).await, expected);
+    assert_eq!(log.decided().concat(), ["missing", "1", "missing-2"]);
+}
+
+#[tokio::test]
+async fn a_batch_that_ran_out_of_time_leaves_the_rest_to_shorter_ones_in_order() {
+    let three = std::time::Duration::from_millis(3);
+    let (engine, log) = engine_in_time(three, |_| Step::Commit);
+    let ids: Vec<String> = (0..20).map(|id| id.to_string()).collect();
+    let answers: Vec<_> = ids.iter().map(|id| ask(&engine, submit("a", id))).collect();
+    assert!(reasons(answers).await.iter().all(|reason| *reason == "OK"));
+    let decided = log.decided();
+    assert_eq!(decided.concat(), ids, "each once, in order");
+    let lengths: Vec<usize> = decided.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [3, 3, 3, 3, 3, 3, 2]);
+    // The first batch took all, the second what the first had come to, the third twice as many.
+    let taken: Vec<usize> = log.all().iter().map(|ran| ran.claims).collect();
+    assert_eq!(taken, [20, 3, 6, 3, 6, 3, 2]);
+}
+
+#[tokio::test]
+async fn what_a_batch_did_not_come_to_holds_back_its_account_alone_and_the_missing_come_on() {
+    let (engine, log) = engine_in_time(std::time::Duration::ZERO, |seen| match seen.number {
+        0 => Step::Failed,
+        _ => Step::Commit,
+    });
+    let answers = vec![
+        ask(&engine, submit("a", "1")),
+        ask(&engine, submit("a", "missing")),
+        ask(&engine, submit("a", "2")),
+        ask(&engine, submit("b", "3")),
+        ask(&engine, cancel("a", "2")),
+    ];
+    assert_eq!(reasons(answers).await, ["OK"; 5]);
+    let decided: Vec<Vec<String>> =
+        log.decided().into_iter().filter(|decided| !decided.is_empty()).collect();
+    assert!(decided.iter().all(|decided| decided.len() == 1), "one command a batch: {decided:?}");
+    let mine: Vec<String> = decided.concat().into_iter().filter(|id| id != "3").collect();
+    assert_eq!(mine, ["1", "missing", "2", "2"], "in order");
+}
+
+#[tokio::test]
 async fn a_half_stays_behind_the_half_before_it() {
     let (engine, log) = engine(|seen| match seen.number {
         0 => Step::Failed,
@@ -238,7 +337,7 @@ async fn rows_that_never_arrive_end_in_a_refusal_without_effect() {
     let (engine, log) = engine(|_| Step::Commit);
     let answers = ask_all(&engine, &["never", "1"]);
     assert_eq!(reasons(answers).await, ["STORE_UNAVAILABLE", "OK"]);
-    assert_eq!(log.all().len(), 7, "put off five times; then the one behind it");
+    assert_eq!(log.all().len(), 12, "put off ten times; then the one behind it");
     assert_eq!(log.decided().concat(), ["1"]);
 }
 

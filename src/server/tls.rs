@@ -6,7 +6,10 @@
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer,
+    pem::{self, PemObject},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, mpsc},
@@ -29,14 +32,27 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read as PEM.
-    #[error("cannot read {file}: {problem}")]
+    #[error("{setting} {file}: {problem}")]
     File {
+        /// The flag that names it; the setting is called the same.
+        setting: &'static str,
         /// Which.
         file: String,
         /// Why; never content.
         problem: String,
     },
     /// Certificate and key do not fit.
+    #[error(
+        "the key in --tls-key {key} is not that of the first certificate in --tls-cert \
+         {certificate}: name the two that were made together"
+    )]
+    NotAPair {
+        /// The certificate's file.
+        certificate: String,
+        /// The key's file.
+        key: String,
+    },
+    /// The library takes neither, for some other reason.
     #[error("the certificate and its key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
@@ -50,21 +66,47 @@ pub(super) fn server_config(
     key: Option<&Path>,
 ) -> Result<Option<Arc<rustls::ServerConfig>>, TlsError> {
     let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
-    let failed = |file: &Path, error: rustls_pki_types::pem::Error| TlsError::File {
-        file: file.display().to_string(),
-        problem: error.to_string(),
-    };
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
-        .map_err(|error| failed(certificate, error))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
+    let chain = chain(certificate)?;
+    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+        let none = "holds no private key in PEM; the certificate belongs into --tls-cert";
+        file_error("--tls-key", key, &error, none)
+    })?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_single_cert(chain, key_der)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => TlsError::NotAPair {
+                certificate: certificate.display().to_string(),
+                key: key.display().to_string(),
+            },
+            other => TlsError::Unusable(other),
+        })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(Arc::new(config)))
+}
+
+fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let none = "holds no certificate in PEM; the private key belongs into --tls-key";
+    let chain = CertificateDer::pem_file_iter(file)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .and_then(|chain| match chain.is_empty() {
+            true => Err(pem::Error::NoItemsFound),
+            false => Ok(chain),
+        });
+    chain.map_err(|error| file_error("--tls-cert", file, &error, none))
+}
+
+fn file_error(setting: &'static str, file: &Path, error: &pem::Error, none: &str) -> TlsError {
+    let problem = match error {
+        pem::Error::NoItemsFound => none.to_owned(),
+        pem::Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+            "there is no such file".to_owned()
+        }
+        other => format!("cannot be read: {other}"),
+    };
+    TlsError::File { setting, file: file.display().to_string(), problem }
 }
 
 /// Connections whose handshake is done, until `stop`.

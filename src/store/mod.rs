@@ -180,6 +180,14 @@ impl Store {
         }
     }
 
+    /// Whether this opening created the store.
+    pub fn is_new(&self) -> bool {
+        match self {
+            Store::Sqlite(store) => store.is_new(),
+            Store::Postgres(store) => store.is_new(),
+        }
+    }
+
     /// Stops using the store: waits for what runs, closes files and connections.
     pub async fn close(&self) {
         match self {

@@ -8,7 +8,7 @@ use crate::domain::{
     audit::AuditRow,
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::Document,
-    ids::{Account, OperationId, Target, Timestamp},
+    ids::{Account, OperationId, TARGET_BYTES_MAX, Target, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, PayloadKind},
@@ -94,6 +94,21 @@ pub struct DeliveryPage {
     /// After which number to go on; absent at the end. A page with fewer deliveries than its
     /// limit, or none, may have one.
     pub next: Option<i64>,
+}
+
+/// A text that is greater than every target with this prefix, and not greater than any other
+/// target after them. UTF-8 sorts by code points, so the last character that has a next one is
+/// replaced by it.
+pub(in crate::store) fn end_of_prefix(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return end;
+        }
+    }
+    // No prefix, or one of greatest characters only: beyond the longest target.
+    String::from(char::MAX).repeat(TARGET_BYTES_MAX / char::MAX.len_utf8() + 1)
 }
 
 /// A page of documents.
@@ -409,5 +424,18 @@ impl Store {
         limit: i64,
     ) -> Result<u64, ReadError> {
         read!(self, sweep_batches(age, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_prefix;
+
+    #[test]
+    fn the_end_of_a_prefix_is_right_behind_it() {
+        assert_eq!(end_of_prefix("a/"), "a0");
+        assert_eq!(end_of_prefix("\u{D7FF}"), "\u{E000}");
+        assert_eq!(end_of_prefix("a\u{10FFFF}"), "b");
+        assert!(end_of_prefix("").as_str() > "\u{10FFFF}".repeat(128).as_str());
     }
 }

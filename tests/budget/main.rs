@@ -6,6 +6,7 @@ mod commands;
 mod postgres;
 
 mod answers;
+mod batch_rows;
 mod held_ids;
 mod load;
 mod rows;

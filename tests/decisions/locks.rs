@@ -11,9 +11,9 @@ use receiptd::domain::{
 
 use crate::{
     acked,
-    commands::{Instruction, append, cancel, delivery, operation, target},
+    commands::{Instruction, append, cancel, close, delivery, operation, target},
     memory::Memory,
-    refused, state, submitted, text,
+    offered, opened, refused, state, submitted, text,
 };
 
 #[test]
@@ -55,6 +55,68 @@ fn a_long_queue_starts_sixteen_at_a_time_and_the_rest_at_once() {
         .map(|sequence| memory.deliveries[&delivery("default", sequence)].operation_id.to_string())
         .collect();
     assert!(order.is_sorted(), "{order:?}");
+}
+
+#[test]
+fn the_end_of_a_lock_that_nobody_waits_for_reads_no_document() {
+    let policy = Policy { retry_budget: 1, ..Policy::default() };
+    let mut memory = Memory::new(policy);
+    let now = memory.now;
+    for number in 0..40 {
+        let path = format!("d{number}");
+        submitted(&mut memory, append(&format!("op{number}"), now).on(&path).until_acked());
+    }
+    let sequences: Vec<i64> = (1..=10).collect();
+    assert_eq!(acked(&mut memory, "default", &sequences), [AckOutcome::Acked; 10]);
+    assert_eq!((memory.contents, memory.deferrals, memory.locks.len()), (0, 1, 30));
+    // A stream that ends, by itself or by a takeover, ends what had its last attempt.
+    let epoch = opened(&mut memory, "phone", 20);
+    assert_eq!(offered(&mut memory, "phone", epoch, 10).len(), 10);
+    memory.run(&close("default", "phone", epoch)).expect("closes");
+    assert_eq!((memory.contents, memory.locks.len()), (0, 20));
+    let epoch = opened(&mut memory, "phone", 20);
+    assert_eq!(offered(&mut memory, "phone", epoch, 10).len(), 10);
+    opened(&mut memory, "phone", 20);
+    assert_eq!((memory.contents, memory.locks.len()), (0, 10));
+    // By hand, at the lock limit, and at the end of the ack window.
+    let release = Command::ReleaseLock {
+        target: target("d30"),
+        operation_id: operation("op30").id,
+        reason: String::new(),
+        subject: "operator".into(),
+    };
+    memory.run(&release).expect("releases");
+    assert_eq!((memory.contents, memory.locks.len()), (0, 9));
+    memory.advance(Policy::default().ack_window);
+    memory.run(&Command::SweepLock { target: target("d31") }).expect("sweeps");
+    assert_eq!((memory.contents, memory.locks.len()), (0, 8));
+    let key = delivery("default", 33);
+    let sweep = Command::SweepDelivery { key, operation_id: operation("op32").id };
+    assert!(matches!(memory.run(&sweep), Ok(Reply::Swept(Swept::Expired))));
+    assert_eq!((memory.contents, memory.locks.len()), (0, 7));
+}
+
+#[test]
+fn one_command_that_ends_many_locks_starts_some_waiters_and_the_rest_right_after_it() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    for number in 0..30 {
+        let path = format!("d{number}");
+        submitted(&mut memory, append(&format!("op{number}"), now).on(&path).until_acked());
+    }
+    for number in 0..30 {
+        let path = format!("d{number}");
+        submitted(&mut memory, append(&format!("waits{number}"), now).on(&path));
+    }
+    let sequences: Vec<i64> = (1..=30).collect();
+    assert_eq!(acked(&mut memory, "default", &sequences), [AckOutcome::Acked; 30]);
+    assert_eq!(memory.contents, 8, "no more than one command may read");
+    assert!(memory.deferrals <= 5, "{}", memory.deferrals);
+    assert!(memory.locks.is_empty());
+    for number in 0..30 {
+        assert_eq!(state(&memory, &format!("waits{number}")), OperationState::Applied);
+        assert_eq!(text(&memory, &format!("d{number}")), "x\nx\n");
+    }
 }
 
 #[test]

@@ -36,7 +36,10 @@ const ROOMS: &[Room] = &[
         path: "src/engine/",
         uses: Uses::Only(&["engine", "store", "domain", "wake", "telemetry"]),
     },
-    Room { path: "src/wake.rs", uses: Uses::Only(&["domain", "store", "telemetry"]) },
+    Room {
+        path: "src/wake",
+        uses: Uses::Only(&["wake", "domain", "store", "engine::seams", "telemetry"]),
+    },
     Room {
         path: "src/stream",
         uses: Uses::Only(&[

@@ -46,6 +46,8 @@ pub struct Memory {
     pub others: Vec<Command>,
     /// Rounds that the last command needed beyond the first.
     pub deferrals: usize,
+    /// Documents whose content the last command had loaded.
+    pub contents: usize,
     /// Deliveries that the last command handed to attached streams.
     pub handed: Vec<Delivery>,
 }
@@ -67,6 +69,7 @@ impl Memory {
             attached: BTreeMap::new(),
             others: Vec::new(),
             deferrals: 0,
+            contents: 0,
             handed: Vec::new(),
         }
     }
@@ -121,11 +124,13 @@ impl Memory {
             }
         }
         let deferrals = self.deferrals;
+        let contents = needs.documents.values().filter(|body| **body == Body::Load).count();
         let handed = std::mem::take(&mut self.handed);
         for command in follow_ups {
             self.run(&command).expect("a follow-up is never refused");
         }
         self.deferrals = deferrals;
+        self.contents = contents;
         self.handed = handed;
         self.check();
         replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()

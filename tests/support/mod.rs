@@ -13,6 +13,7 @@
 pub mod answers;
 pub mod client;
 pub mod pattern;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod requests;

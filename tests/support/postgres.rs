@@ -129,9 +129,14 @@ impl Postgres {
     }
 
     /// A connection of the test's own.
-    #[expect(clippy::disallowed_methods, reason = "a test's own task, not the service's")]
     pub async fn connect(&self, database: &str) -> Client {
-        let (client, connection) = tokio_postgres::connect(&self.url(database, self.port), NoTls)
+        self.connect_through(self.port, database).await
+    }
+
+    /// A connection of the test's own through something that listens on `port`.
+    #[expect(clippy::disallowed_methods, reason = "a test's own task, not the service's")]
+    pub async fn connect_through(&self, port: u16, database: &str) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.url(database, port), NoTls)
             .await
             .expect("the server of the test run answers");
         tokio::spawn(connection);
@@ -194,7 +199,7 @@ fn configured() -> Option<PathBuf> {
 }
 
 /// PostgreSQL refuses to run as root: then it runs as `postgres`, or else as `nobody`.
-fn unprivileged() -> Option<(u32, u32)> {
+pub fn unprivileged() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -210,7 +215,7 @@ fn unprivileged() -> Option<(u32, u32)> {
 }
 
 /// `program`, run as `user` without forking, so that the process id is the program's own.
-fn command(program: &Path, user: Option<(u32, u32)>) -> Command {
+pub fn command(program: &Path, user: Option<(u32, u32)>) -> Command {
     let Some((uid, gid)) = user else {
         return Command::new(program);
     };

@@ -58,6 +58,23 @@ impl Server {
         Server::start(directory, arguments, flags)
     }
 
+    /// `receiptd serve` where it must not start: how it ended, and what it said.
+    pub fn refused(store: &str, flags: &[&str]) -> Refusal {
+        let directory = TempDir::with_prefix("receiptd-test-").expect("a temporary directory");
+        let access = directory.path().join("access.toml");
+        std::fs::write(&access, ACCESS).expect("an access file");
+        let mut command = program();
+        command.args(["serve", "--store", store, "--listen", "127.0.0.1:0"]);
+        command.args(["--admin-listen", "127.0.0.1:0", "--access-file"]).arg(&access).args(flags);
+        let errors = File::create(directory.path().join("stderr")).expect("a log file");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        let mut process = Owned::start(&mut command, "KILL", None);
+        let status = process.wait(BOUND * 3).expect("it ends by itself");
+        let text = log(&directory);
+        assert!(!status.success(), "it ended well:\n{text}");
+        Refusal { status, text }
+    }
+
     /// `receiptd dev` with its store in a directory of its own, account `local`.
     pub fn dev(flags: &[&str]) -> Server {
         let directory = TempDir::with_prefix("receiptd-test-").expect("a temporary directory");
@@ -135,6 +152,14 @@ impl Server {
     }
 }
 
+/// A server that did not start.
+pub struct Refusal {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard error.
+    pub text: String,
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -157,12 +182,7 @@ type Listening = (Owned, SocketAddr, mpsc::Receiver<String>);
 fn launch(directory: &TempDir, arguments: &[OsString], listen: &str) -> Result<Listening, String> {
     let path: PathBuf = directory.path().join("stderr");
     let errors = File::options().create(true).append(true).open(path).expect("a log file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_receiptd"));
-    // Settings of the machine, and those of the test run itself, are none of the server's.
-    let inherited = std::env::vars_os().map(|(name, _)| name);
-    for name in inherited.filter(|name| name.to_string_lossy().starts_with("RECEIPTD_")) {
-        command.env_remove(name);
-    }
+    let mut command = program();
     command
         .args(arguments)
         .args(["--listen", listen])
@@ -183,6 +203,16 @@ fn launch(directory: &TempDir, arguments: &[OsString], listen: &str) -> Result<L
             return Ok((process, address, lines));
         }
     }
+}
+
+/// The program, without settings of the machine and of the test run itself.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_receiptd"));
+    let inherited = std::env::vars_os().map(|(name, _)| name);
+    for name in inherited.filter(|name| name.to_string_lossy().starts_with("RECEIPTD_")) {
+        command.env_remove(name);
+    }
+    command
 }
 
 fn read_lines(output: ChildStdout) -> mpsc::Receiver<String> {

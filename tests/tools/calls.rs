@@ -156,6 +156,10 @@ fn reads(first: &str, second: &str) -> Vec<Call> {
             Ends::Alone,
             {
                 "/0/events/0/kind": "OPERATION_EVENT_KIND_ACCEPTED",
+                "/0/events/0/number": "1",
+                "/0/events/0/part": 1,
+                "/0/events/1/number": "1",
+                "/0/events/1/part": 2,
                 "/0/events/0/subject": "local",
             }
         ),

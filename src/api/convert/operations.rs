@@ -266,8 +266,10 @@ pub fn document(document: &Document) -> proto::Document {
 /// One thing that happened, wherever its evidence stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoryEvent {
-    /// Its place in the chain; 0 where the evidence stands in the delivery.
+    /// Its row of the chain; 0 where the evidence stands in the delivery.
     pub number: i32,
+    /// Its place in that row, from 1; 0 where there is no row.
+    pub part: i32,
     /// When.
     pub time: Timestamp,
     /// Who.
@@ -305,6 +307,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         sequence: event.event.sequence,
         attempt: event.event.attempt,
         chain_hash: event.hash.to_vec(),
+        part: event.part,
     }
 }
 

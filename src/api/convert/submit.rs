@@ -16,6 +16,7 @@ use crate::{
         ids::{Account, InboxName, Invalid, Span, Target},
         intent::{self, ACTION_BYTES_MAX, Intent, IntentDigest, JSON, LockMode},
         operation::ResultKind,
+        policy::Policy,
         refusal::Refusal,
     },
     proto,
@@ -23,8 +24,6 @@ use crate::{
 
 /// The answer is held back at most this long (contract section 4).
 pub const WAIT_LIMIT: Span = Span::seconds(60);
-/// A start deadline beyond the record's own retention would promise nothing.
-const START_DEADLINE_LIMIT: Span = Span::days(30);
 /// Labels of one operation at most; they are for finding, not for storing.
 const LABELS_MAX: usize = 16;
 /// A label's key, in bytes.
@@ -49,10 +48,11 @@ pub fn submit(
     request: proto::SubmitOperationRequest,
     account: &Account,
     subject: &str,
+    policy: &Policy,
 ) -> Result<SubmitForm, Refused> {
     let identity = identity(&request.operation_id, request.mint_time.as_ref())?;
     let id = identity.id.clone();
-    read(request, identity, account, subject).map_err(Refused::about(&id))
+    read(request, identity, account, subject, policy).map_err(Refused::about(&id))
 }
 
 fn read(
@@ -60,6 +60,7 @@ fn read(
     identity: Identity,
     account: &Account,
     subject: &str,
+    policy: &Policy,
 ) -> Result<SubmitForm, Refusal> {
     let invalid = Refusal::Invalid;
     let intent = self::intent(request.intent)?;
@@ -71,9 +72,11 @@ fn read(
         proto::OnLocked::Unspecified | proto::OnLocked::Wait => OnLocked::Wait,
         proto::OnLocked::Fail => OnLocked::Fail,
     };
+    // A start deadline beyond the record's own retention would promise nothing.
+    let longest = policy.record_retention;
     let start_deadline = request
         .start_deadline
-        .map(|span| times::read_duration("start_deadline", &span, Span(1), START_DEADLINE_LIMIT))
+        .map(|span| times::read_duration("start_deadline", &span, Span(1), longest))
         .transpose()
         .map_err(invalid)?;
     let wait = request
@@ -242,7 +245,7 @@ mod tests {
     }
 
     fn read(request: proto::SubmitOperationRequest) -> Result<SubmitForm, Refused> {
-        submit(request, &Account::from_stored("acme"), "editor")
+        submit(request, &Account::from_stored("acme"), "editor", &Policy::default())
     }
 
     fn changed(change: impl Fn(&mut proto::SubmitOperationRequest)) -> Result<SubmitForm, Refused> {
@@ -322,6 +325,17 @@ mod tests {
                 Refusal::Invalid(invalid) => assert_eq!(invalid.field, field, "{invalid:?}"),
                 other => panic!("{field}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_start_may_be_awaited_for_as_long_as_its_record_is_kept() {
+        let policy = Policy { record_retention: Span::days(2), ..Policy::default() };
+        let account = Account::from_stored("acme");
+        for (days, good) in [(1, true), (2, true), (3, false)] {
+            let span = prost_types::Duration { seconds: days * 86_400, nanos: 0 };
+            let request = proto::SubmitOperationRequest { start_deadline: Some(span), ..request() };
+            assert_eq!(submit(request, &account, "editor", &policy).is_ok(), good, "{days}");
         }
     }
 

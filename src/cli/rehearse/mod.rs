@@ -32,13 +32,14 @@ use super::{
     EXIT_FAILURE, EXIT_USAGE, Failure,
     connection::OutputArgs,
     output::{note, say_as},
+    values::whole,
 };
 use crate::{
     client::{
         connect::{Client, ConnectOptions, Secret},
         retry::RetryLimits,
     },
-    config::store_url::TypedStoreUrl,
+    config::{StoreUrl, store_url::TypedStoreUrl},
 };
 
 const HELP: &str = "\
@@ -79,12 +80,15 @@ pub struct RehearseArgs {
     #[arg(long)]
     pub builtin: bool,
     /// Cut the connection with each n-th operation; 0 never.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, default_value_t = 5)]
     pub cut_every: u64,
     /// Kill the server with each n-th operation; 0 never.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, default_value_t = 0)]
     pub kill_every: u64,
-    /// Rehearse on this store instead of a temporary embedded one.
+    /// Rehearse on this store instead of a temporary embedded one; never on one in use.
+    ///
+    /// Stays in the store: its schema, and in account `rehearse` a document, an inbox and an
+    /// operation for each step, under names of this run.
     #[arg(long, value_name = "URL")]
     pub store: Option<TypedStoreUrl>,
     /// Negative control: make this mistake on purpose.
@@ -125,6 +129,8 @@ async fn rehearse(args: &RehearseArgs, trace: &Trace) -> Result<report::Report, 
     let (plan, token, suffix) = match &args.store {
         None => (ServerPlan::embedded(directory.path()), None, String::new()),
         Some(store) => {
+            let known: Result<StoreUrl, String> = store.whole().parse();
+            known.map_err(|problem| Failure::new(EXIT_USAGE, format!("--store {problem}")))?;
             // The store may hold earlier rehearsals: this one has names of its own.
             let token = unique_name() + &unique_name() + &unique_name();
             let plan = ServerPlan::on_store(store, &token, directory.path()).await?;

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Failure, connection::call_failed, output::state_word},
+    super::{Failure, output::state_word},
     proxy::{Cut, Proxy},
     report::Report,
     server::{Server, ServerPlan},
@@ -295,7 +295,7 @@ async fn submit_until_answered(
             (SendError::Refused { failure, .. }, _)
                 if failure.is("INBOX_FULL") && Instant::now() < full_until => {}
             (SendError::Refused { failure, .. }, Retries::SameId) => {
-                return Err(call_failed(failure));
+                return Err(Failure::plain(failure));
             }
             // The mistake that the negative control shows: doubt is answered with a new id.
             (_, Retries::FreshId) if attempts < FRESH_IDS_MAX => {
@@ -309,7 +309,7 @@ async fn submit_until_answered(
 
 /// What the store holds at the end.
 async fn inspect(trace: &Trace, parts: &Parts, counts: &Counts) -> Result<Report, Failure> {
-    let document = parts.delivery.document(&parts.target).await.map_err(|it| call_failed(&it))?;
+    let document = parts.delivery.document(&parts.target).await.map_err(Failure::plain)?;
     let text_equal = matches!(&document.content, Some(Content::Text(text)) if *text == trace.end);
     Ok(Report {
         operations: counts.operations,
@@ -337,7 +337,7 @@ async fn count_applied(parts: &Parts) -> Result<u64, Failure> {
     let mut applied = 0;
     loop {
         let page = parts.delivery.list_operations(request.clone()).await;
-        let page = page.map_err(|failure| call_failed(&failure))?;
+        let page = page.map_err(Failure::plain)?;
         applied += u64::try_from(page.operations.len()).unwrap_or(0);
         if page.next_page_token.is_empty() {
             return Ok(applied);

@@ -2,10 +2,12 @@
 //!
 //! What must stay true: every connection is checked, because a setting can differ per role and
 //! database, and a failover can lead to another server. There is no switch to accept data loss.
+//! Behind a pooler a connection tells what other clients left set, so that synchronous_commit is
+//! not asked for there: every transaction sees to it by itself.
 
 use super::{
     errors,
-    session::{Call, Session},
+    session::{Call, Session, Statements},
 };
 use crate::store::OpenError;
 
@@ -21,7 +23,7 @@ const SETTINGS: &str = "SELECT current_setting('server_version_num')::int,
 ///
 /// # Errors
 /// What to change.
-pub(super) async fn settings(session: &Session) -> Result<(), OpenError> {
+pub(super) async fn settings(session: &Session, how: Statements) -> Result<(), OpenError> {
     let unknown = |error: &tokio_postgres::Error| {
         OpenError(format!("cannot check PostgreSQL's settings: {}", errors::words(error)))
     };
@@ -31,7 +33,11 @@ pub(super) async fn settings(session: &Session) -> Result<(), OpenError> {
     let text = |index: usize| row.try_get::<_, String>(index).map_err(|error| unknown(&error));
     let version: i32 = row.try_get(0).map_err(|error| unknown(&error))?;
     let in_recovery: bool = row.try_get(4).map_err(|error| unknown(&error))?;
-    match refusal(version, &text(1)?, &text(2)?, &text(3)?, in_recovery, &text(5)?) {
+    let synchronous_commit = match how {
+        Statements::Named => text(3)?,
+        Statements::Unnamed => "on".to_owned(),
+    };
+    match refusal(version, &text(1)?, &text(2)?, &synchronous_commit, in_recovery, &text(5)?) {
         Some(refusal) => Err(OpenError(refusal)),
         None => Ok(()),
     }

@@ -39,12 +39,23 @@ impl From<crate::domain::record::Unreadable> for Trouble {
 /// An error in words, without the server's detail line, which quotes keys.
 pub(super) fn words(error: &Error) -> String {
     match error.as_db_error() {
+        Some(answer) if is_of_pooler(answer.code()) => format!(
+            "{} ({}): a pooler in transaction mode seems to stand before PostgreSQL; set pooler \
+             and listen_url",
+            answer.message(),
+            answer.code().code()
+        ),
         Some(answer) => format!("{} ({})", answer.message(), answer.code().code()),
         None => match error.source() {
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
         },
     }
+}
+
+/// Whether a statement's name met a server that did not know it, or knew another one by it.
+fn is_of_pooler(code: &SqlState) -> bool {
+    [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(code)
 }
 
 /// Whether the connection, and not a statement, is what failed.
@@ -73,6 +84,10 @@ pub(super) fn of_statement(error: &Error) -> Trouble {
         SqlState::UNIQUE_VIOLATION,
     ];
     match error.code() {
+        // The server waited too long for this very transaction: half of it takes less.
+        Some(code) if *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
+            Trouble::Failed(text)
+        }
         _ if is_of_connection(error) => Trouble::Unavailable(text),
         Some(code) if conflicts.contains(code) => Trouble::Conflict(text),
         Some(code) if *code == SqlState::DIVISION_BY_ZERO => Trouble::CountShort(

@@ -5,7 +5,7 @@
 //! (performance.md section 6). `n` is the number of the key that was asked for, from 1.
 
 use super::rows::{
-    account_columns, delivery_columns, document_columns, inbox_columns, lock_columns,
+    account_columns, clock, delivery_columns, document_columns, inbox_columns, lock_columns,
     operation_columns,
 };
 
@@ -142,9 +142,9 @@ pub(super) const FRESH: &str = concat!(
 /// read once, so that it can bound the index, which has entries only for what came back: what is
 /// in flight or fresh costs nothing here. Index: deliveries_returned.
 pub(super) const RETURNED: &str = concat!(
-    "WITH clock AS MATERIALIZED (
-        SELECT CASE WHEN $5::bigint >= 1000000000000000 THEN $5::bigint
-        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5::bigint END AS time)
+    "WITH clock AS MATERIALIZED (SELECT ",
+    clock!("$5"),
+    " AS time)
      SELECT k.n, ",
     delivery_columns!(),
     " FROM clock CROSS JOIN UNNEST($1::smallint[], $2::text[], $3::text[], $4::bigint[])
@@ -173,5 +173,4 @@ pub(super) const HELD: &str = concat!(
 );
 
 /// The server's clock in microseconds, moved by the offset of tests. Reads no table.
-pub(super) const CLOCK: &str = "SELECT CASE WHEN $1::bigint >= 1000000000000000 THEN $1::bigint
-        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1::bigint END";
+pub(super) const CLOCK: &str = concat!("SELECT ", clock!("$1"));

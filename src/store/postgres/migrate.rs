@@ -39,7 +39,7 @@ pub struct MigrationReport {
 }
 
 /// Applies the migrations that are missing. When it returns, they and the store's facts are
-/// durable; an error leaves the schema as it was.
+/// durable; an error leaves the schema as it was. `url` leads to the server itself.
 ///
 /// # Errors
 /// [`OpenError`] if the server cannot be used, if another process holds the schema for too long,

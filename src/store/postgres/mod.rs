@@ -10,10 +10,12 @@
 mod check;
 mod dump;
 mod errors;
+mod listen;
 mod load;
 mod load_statements;
 mod migrate;
 mod pool;
+mod pooled;
 mod read;
 mod read_due;
 mod read_lists;
@@ -27,9 +29,10 @@ mod transact;
 
 use std::{sync::Arc, time::Duration};
 
+pub use listen::{Heard, Listening};
 pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
-pub use pool::{Migrations, PostgresOptions};
+pub use pool::{DirectUrl, Migrations, Pooler, PostgresOptions};
 
 use self::pool::{Connections, Connector};
 use super::{OpenError, StoreFacts};
@@ -43,9 +46,11 @@ const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 pub struct PostgresStore(Arc<Inner>);
 
 struct Inner {
+    direct: Arc<Connector>,
     writes: Connections,
     reads: Connections,
     upkeep: Connections,
+    is_new: bool,
     facts: StoreFacts,
     seams: Seams,
     options: PostgresOptions,
@@ -63,24 +68,42 @@ impl PostgresStore {
         options: PostgresOptions,
     ) -> Result<PostgresStore, OpenError> {
         let connector = Arc::new(Connector::new(url, seams, &options)?);
-        let session = connector.connect().await?;
-        match options.migrations {
+        let direct = match &options.direct_url {
+            Some(DirectUrl(url)) => Arc::new(Connector::new(url, seams, &options)?),
+            None => connector.clone(),
+        };
+        let session = direct.connect().await?;
+        pooled::refuse_mismatch(&session, &direct, &connector, &options).await?;
+        let is_new = match options.migrations {
             Migrations::Apply => {
-                migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
+                let report = migrate::apply(&session, seams, migrate::MIGRATIONS).await?;
+                report.applied.first() == Some(&1)
             }
-            Migrations::Demand => migrate::demand_current(&session).await?,
-        }
+            Migrations::Demand => {
+                migrate::demand_current(&session).await?;
+                false
+            }
+        };
         let facts = migrate::facts(&session).await?;
+        if options.direct_url.is_some() {
+            pooled::refuse_other_store(&facts, &connector).await?;
+        }
         let writes = Connections::new(&connector, options.write_connections, &options)?;
         let reads = Connections::new(&connector, options.read_connections, &options)?;
         let upkeep = Connections::new(&connector, options.upkeep_connections, &options)?;
         let seams = seams.clone();
-        Ok(PostgresStore(Arc::new(Inner { writes, reads, upkeep, facts, seams, options })))
+        let inner = Inner { direct, writes, reads, upkeep, is_new, facts, seams, options };
+        Ok(PostgresStore(Arc::new(inner)))
     }
 
     /// What the store is.
     pub fn facts(&self) -> &StoreFacts {
         &self.0.facts
+    }
+
+    /// Whether this opening created the schema.
+    pub fn is_new(&self) -> bool {
+        self.0.is_new
     }
 
     /// Closes the connections that nobody uses and waits for those in use, at most as long as a

@@ -17,13 +17,17 @@ use deadpool::{
     managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::{
-    Config, NoTls,
+    Client, Config, Connection, NoTls,
     config::{SslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{check, errors, session::Session};
+use super::{
+    check, errors,
+    session::{Session, Statements},
+};
 use crate::{engine::seams::Seams, store::OpenError};
 
 /// What is done about a schema that is not current.
@@ -33,6 +37,16 @@ pub enum Migrations {
     Apply,
     /// Opening fails if something is missing: migrations run as a step of their own.
     Demand,
+}
+
+/// What stands between the store and its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooler {
+    /// Nothing, or a pooler that lends a server for a whole session.
+    None,
+    /// A pooler that lends a server for one transaction, such as PgBouncer in transaction mode:
+    /// statements have no names, so that none of them is looked for at another server (T18).
+    Transaction,
 }
 
 /// How the store uses its server. All waits have an end.
@@ -64,6 +78,11 @@ pub struct PostgresOptions {
     /// statement is given on top it is below the flight: the server's answer comes before the
     /// connection is given up.
     pub settle_timeout: Duration,
+    /// What stands between the store's URL and the server.
+    pub pooler: Pooler,
+    /// Where the server itself is reached, if the store's own URL leads to something in between:
+    /// for LISTEN and for migrations.
+    pub direct_url: Option<DirectUrl>,
     /// Certificates (PEM) that are trusted besides the public ones.
     pub tls_roots: Option<PathBuf>,
     /// What is done about a schema that is not current.
@@ -88,9 +107,21 @@ impl PostgresOptions {
             idle_in_transaction_timeout: Duration::from_secs(4),
             flight_timeout: Duration::from_secs(5),
             settle_timeout: Duration::from_secs(3),
+            pooler: Pooler::None,
+            direct_url: None,
             tls_roots: None,
             migrations,
         }
+    }
+}
+
+/// A connection string that may hold a password, and so is never shown.
+#[derive(Clone)]
+pub struct DirectUrl(pub String);
+
+impl std::fmt::Debug for DirectUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DirectUrl(…)")
     }
 }
 
@@ -100,6 +131,7 @@ pub(super) struct Connector {
     tls: MakeRustlsConnect,
     seams: Seams,
     patience: Duration,
+    statements: Statements,
 }
 
 impl Connector {
@@ -129,11 +161,18 @@ impl Connector {
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3)
-            .tcp_user_timeout(options.flight_timeout)
-            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+            .tcp_user_timeout(options.flight_timeout);
+        let statements = match options.pooler {
+            Pooler::None => Statements::Named,
+            Pooler::Transaction => Statements::Unnamed,
+        };
+        if options.pooler == Pooler::None {
+            // Behind a pooler this would tell what its other clients left set.
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         let tls = tls(options.tls_roots.as_deref())?;
         let patience = options.create_timeout;
-        Ok(Connector { config, tls, seams: seams.clone(), patience })
+        Ok(Connector { config, tls, seams: seams.clone(), patience, statements })
     }
 
     /// Makes a connection and refuses a server that would lose what it acknowledged.
@@ -150,7 +189,7 @@ impl Connector {
         let session = self.start().await.map_err(|error| {
             OpenError(format!("cannot connect to PostgreSQL: {}", errors::words(&error)))
         })?;
-        match check::settings(&session).await {
+        match check::settings(&session, self.statements).await {
             Ok(()) => Ok(session),
             Err(error) => {
                 session.discard();
@@ -164,7 +203,7 @@ impl Connector {
             return self.start_plain(&self.config).await;
         }
         match self.config.connect(self.tls.clone()).await {
-            Ok((client, connection)) => Ok(Session::start(client, connection, &self.seams)),
+            Ok((client, connection)) => Ok(self.session(client, connection)),
             // `prefer` means: without TLS rather than not at all, for example where the server
             // has a certificate that it signed itself. A server that answered said no.
             Err(error)
@@ -181,7 +220,15 @@ impl Connector {
 
     async fn start_plain(&self, config: &Config) -> Result<Session, tokio_postgres::Error> {
         let (client, connection) = config.connect(NoTls).await?;
-        Ok(Session::start(client, connection, &self.seams))
+        Ok(self.session(client, connection))
+    }
+
+    fn session<S, T>(&self, client: Client, connection: Connection<S, T>) -> Session
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        Session::start(client, connection, self.statements, &self.seams)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use super::{
     PostgresStore,
-    rows::Fields,
+    rows::{Fields, clock},
     session::{Call, value},
 };
 use crate::{
@@ -45,10 +45,9 @@ struct Entry {
 macro_rules! due {
     ($table:literal, $columns:literal, $rest:literal, $position:literal) => {
         concat!(
-            "WITH RECURSIVE clock AS MATERIALIZED (
-                SELECT CASE WHEN $4::bigint >= 1000000000000000 THEN $4::bigint
-        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint END
-                    AS time),
+            "WITH RECURSIVE clock AS MATERIALIZED (SELECT ",
+            clock!("$4"),
+            " AS time),
             buckets AS (
                 (SELECT r.bucket FROM ",
             $table,

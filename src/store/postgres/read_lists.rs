@@ -13,13 +13,13 @@ use super::{
         self, Fields, audit_columns, delivery_columns, document_columns, inbox_columns,
         lock_columns, operation_columns,
     },
-    session::{Call, Parameter, value},
+    session::{Call, Parameter, column, value},
 };
 use crate::{
     domain::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
-        ids::{Account, InboxName, TARGET_BYTES_MAX, Target},
+        ids::{Account, InboxName, Target},
         inbox::Inbox,
         lock::{Lock, TargetKey},
         operation::{Operation, OperationKey},
@@ -27,7 +27,7 @@ use crate::{
     },
     store::{
         ReadError,
-        query::{DeliveryPage, DocumentPage, EXAMINED_MAX, OperationPosition, Walk},
+        query::{DeliveryPage, DocumentPage, EXAMINED_MAX, OperationPosition, Walk, end_of_prefix},
     },
 };
 
@@ -174,26 +174,6 @@ impl PostgresStore {
     }
 }
 
-/// A text that is greater than every target that begins with `prefix`, and not greater than any
-/// other target after them. The bytes of UTF-8 are ordered as its characters are.
-fn end_of_prefix(prefix: &str) -> String {
-    let mut end: Vec<char> = prefix.chars().collect();
-    while let Some(last) = end.pop() {
-        if let Some(next) = next_character(last) {
-            end.push(next);
-            return end.into_iter().collect();
-        }
-    }
-    // No prefix, or one of greatest characters only: beyond the longest target.
-    std::iter::repeat_n(char::MAX, TARGET_BYTES_MAX / char::MAX.len_utf8() + 1).collect()
-}
-
-fn next_character(character: char) -> Option<char> {
-    let next = u32::from(character) + 1;
-    // Between these lie the surrogates, which are not characters.
-    char::from_u32(next).or_else(|| (next == 0xD800).then_some('\u{E000}'))
-}
-
 /// Index: inboxes_pkey.
 const LIST_INBOXES: &str = concat!(
     "SELECT i.inbox, ",
@@ -334,9 +314,9 @@ impl PostgresStore {
             Walk::Lost => LIST_LOST_DELIVERIES,
         };
         let states = if states.is_empty() { &DeliveryState::ALL[..] } else { states };
-        let numbers: Vec<i16> = states.iter().map(|state| *state as i16).collect();
+        let numbers = column(states, |state| *state as i16);
         let mut parameters = of_inbox(key);
-        parameters.extend([value(after), value(numbers), value(limit), value(EXAMINED_MAX)]);
+        parameters.extend([value(after), numbers, value(limit), value(EXAMINED_MAX)]);
         let rows = self.page(sql, parameters).await?;
         let mut deliveries = each(&rows, "delivery", |fields| {
             Ok((fields.take::<i64>()?, rows::delivery(fields, key.clone())?))
@@ -397,17 +377,4 @@ pub(super) fn each<T>(
 ) -> Result<Vec<T>, ReadError> {
     let read = |row| read(&mut Fields::new(row, what)).map_err(ReadError::from);
     rows.iter().map(read).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::end_of_prefix;
-
-    #[test]
-    fn the_end_of_a_prefix_is_right_behind_it() {
-        assert_eq!(end_of_prefix("a/"), "a0");
-        assert_eq!(end_of_prefix("\u{D7FF}"), "\u{E000}");
-        assert_eq!(end_of_prefix("a\u{10FFFF}"), "b");
-        assert!(end_of_prefix("").as_str() > "\u{10FFFF}".repeat(128).as_str());
-    }
 }

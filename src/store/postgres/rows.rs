@@ -320,7 +320,24 @@ pub(super) fn audit(fields: &mut Fields<'_>, key: OperationKey) -> Result<AuditR
     })
 }
 
+/// The server's clock in microseconds, moved by the offset in `$parameter`; or, from 10^15 on, that
+/// parameter itself (see [`crate::engine::seams::Seams::clock_parameter`]).
+macro_rules! clock {
+    ($parameter:literal) => {
+        concat!(
+            "CASE WHEN ",
+            $parameter,
+            "::bigint >= 1000000000000000 THEN ",
+            $parameter,
+            "::bigint
+        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + ",
+            $parameter,
+            "::bigint END"
+        )
+    };
+}
+
 pub(super) use {
-    account_columns, audit_columns, delivery_columns, document_columns, inbox_columns,
+    account_columns, audit_columns, clock, delivery_columns, document_columns, inbox_columns,
     lock_columns, operation_columns,
 };

@@ -3,6 +3,8 @@
 //! What must stay true: every one of them fails by itself when it did not write exactly what it
 //! was told (see `guarded`), because the COMMIT is under way before the first reply comes back.
 
+use super::rows::clock;
+
 /// An update or a delete that divides by zero (22012) unless it hit as many rows as expected:
 /// the rows are locked and their preconditions repeat what was loaded, so that a smaller number
 /// is a bug. Counted by the server, since a check of ours would come after the commit.
@@ -25,12 +27,13 @@ pub(super) const INSERT_BATCH: &str = "INSERT INTO receiptd.batches
 
 /// Names a batch whose fate is not known: waits for whoever inserts the same name, and returns no
 /// row if it was committed. Index: batches_pkey.
-pub(super) const CLAIM_BATCH: &str = "INSERT INTO receiptd.batches
+pub(super) const CLAIM_BATCH: &str = concat!(
+    "INSERT INTO receiptd.batches
     (bucket, batch, replica, time, settled)
-    VALUES ($1::smallint, $2::bytea, $3::bytea,
-        CASE WHEN $4::bigint >= 1000000000000000 THEN $4::bigint
-        ELSE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $4::bigint END, 0)
-    ON CONFLICT DO NOTHING RETURNING 1";
+    VALUES ($1::smallint, $2::bytea, $3::bytea, ",
+    clock!("$4"),
+    ", 0) ON CONFLICT DO NOTHING RETURNING 1"
+);
 
 /// Marks a batch that did commit: a write, so that the commit that confirms it is as durable as
 /// the one it confirms. Index: batches_pkey.

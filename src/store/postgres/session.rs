@@ -9,7 +9,7 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,14 +23,60 @@ use tokio::{
 use tokio_postgres::{
     AsyncMessage, Client, Connection, Error, Row, Statement,
     error::{DbError, Severity, SqlState},
-    types::ToSql,
+    types::{ToSql, Type},
 };
 use tokio_util::sync::CancellationToken;
 
+use super::listen::Heard;
 use crate::engine::seams::Seams;
 
-/// A value for one placeholder.
-pub(super) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+/// A value for one placeholder, and its type: a statement that is not prepared is sent with both.
+pub(super) struct Parameter<'a> {
+    value: Box<dyn ToSql + Sync + Send + 'a>,
+    of: Type,
+}
+
+/// A value whose type the server is told, rather than asked for.
+pub(super) trait Typed: ToSql + Sync + Send {
+    /// Its type.
+    const TYPE: Type;
+    /// The type of an array of it.
+    const ARRAY: Type;
+}
+
+macro_rules! typed {
+    ($($of:ty: $type:ident, $array:ident;)+) => {
+        $(impl Typed for $of {
+            const TYPE: Type = Type::$type;
+            const ARRAY: Type = Type::$array;
+        })+
+    };
+}
+
+typed! {
+    bool: BOOL, BOOL_ARRAY;
+    i16: INT2, INT2_ARRAY;
+    i32: INT4, INT4_ARRAY;
+    i64: INT8, INT8_ARRAY;
+    &str: TEXT, TEXT_ARRAY;
+    String: TEXT, TEXT_ARRAY;
+    &[u8]: BYTEA, BYTEA_ARRAY;
+    Vec<u8>: BYTEA, BYTEA_ARRAY;
+}
+
+impl<T: Typed> Typed for Option<T> {
+    const TYPE: Type = T::TYPE;
+    const ARRAY: Type = T::ARRAY;
+}
+
+/// How a connection's statements reach the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Statements {
+    /// Prepared once under a name: the connection is one server's for all its life.
+    Named,
+    /// Sent whole each time: a pooler lends another server for each transaction.
+    Unnamed,
+}
 
 /// One statement to run with its values. The text is a constant, so that statements are prepared
 /// once per connection and the cache of them stays bounded.
@@ -40,8 +86,8 @@ pub(super) struct Call<'a> {
 }
 
 /// One value.
-pub(super) fn value<'a>(value: impl ToSql + Sync + Send + 'a) -> Parameter<'a> {
-    Box::new(value)
+pub(super) fn value<'a, V: Typed + 'a>(value: V) -> Parameter<'a> {
+    Parameter { value: Box::new(value), of: V::TYPE }
 }
 
 /// One array, a value for each item: how a bulk statement gets a column.
@@ -50,9 +96,10 @@ pub(super) fn column<'a, I, V>(
     value: impl Fn(I) -> V,
 ) -> Parameter<'a>
 where
-    V: ToSql + Sync + Send + 'a,
+    V: Typed + 'a,
 {
-    Box::new(items.into_iter().map(value).collect::<Vec<V>>())
+    let values: Vec<V> = items.into_iter().map(value).collect();
+    Parameter { value: Box::new(values), of: V::ARRAY }
 }
 
 /// Where a flight broke.
@@ -79,36 +126,64 @@ const PLANS_AGE_MAX: Duration = Duration::from_secs(10);
 /// A connection.
 pub(super) struct Session {
     client: Client,
+    how: Statements,
     statements: Mutex<HashMap<&'static str, Statement>>,
     planned: Instant,
-    warned: Arc<AtomicBool>,
+    told: Arc<Told>,
     stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// What the server says unasked.
+#[derive(Default)]
+struct Told {
+    warned: AtomicBool,
+    heard: OnceLock<Heard>,
 }
 
 type Reply<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
 
 impl Session {
     /// Takes over a connection: a tracked task drives it until the session ends.
-    pub(super) fn start<S, T>(client: Client, connection: Connection<S, T>, seams: &Seams) -> Self
+    pub(super) fn start<S, T>(
+        client: Client,
+        connection: Connection<S, T>,
+        how: Statements,
+        seams: &Seams,
+    ) -> Self
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let session = Session {
             client,
+            how,
             statements: Mutex::new(HashMap::new()),
             planned: Instant::now(),
-            warned: Arc::new(AtomicBool::new(false)),
+            told: Arc::default(),
             stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
         };
-        let (warned, stop) = (session.warned.clone(), session.stop.clone());
+        let (told, stop) = (session.told.clone(), session.stop.clone());
+        let ended = session.ended.clone().drop_guard();
         seams.spawn(async move {
             tokio::select! {
-                () = drive(connection, &warned) => {}
+                () = drive(connection, &told) => {}
                 () = stop.cancelled() => {}
             }
+            drop(ended);
         });
         session
+    }
+
+    /// Ends when the connection has.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Has notifications handed to `heard` from now on; only the first call counts.
+    pub(super) fn hear(&self, heard: Heard) {
+        self.told.heard.set(heard).ok();
     }
 
     /// Whether the connection is known to be lost.
@@ -121,7 +196,8 @@ impl Session {
     /// # Errors
     /// The connection is not good any more.
     pub(super) async fn renew_plans(&mut self) -> Result<(), Error> {
-        if self.planned.elapsed() < PLANS_AGE_MAX {
+        // Statements without a name leave no plan behind.
+        if self.how == Statements::Unnamed || self.planned.elapsed() < PLANS_AGE_MAX {
             return Ok(());
         }
         self.client.batch_execute("DISCARD PLANS").await?;
@@ -137,17 +213,20 @@ impl Session {
 
     /// Forgets warnings: the next flight is watched for them.
     pub(super) fn watch(&self) {
-        self.warned.store(false, Ordering::SeqCst);
+        self.told.warned.store(false, Ordering::SeqCst);
     }
 
     /// Whether a warning came since [`Session::watch`] that puts a commit's durability in doubt.
     pub(super) fn warned(&self) -> bool {
-        self.warned.load(Ordering::SeqCst)
+        self.told.warned.load(Ordering::SeqCst)
     }
 
     /// Prepares those statements of `calls` that this connection has not seen yet, in one round
-    /// trip; returns how many round trips that took.
+    /// trip; returns how many round trips that took. None where statements have no names.
     pub(super) async fn prepare(&self, calls: &[Call<'_>]) -> Result<usize, Error> {
+        if self.how == Statements::Unnamed {
+            return Ok(0);
+        }
         let missing: Vec<&'static str> = {
             let known = self.known();
             let unknown = calls.iter().map(|call| call.sql).filter(|sql| !known.contains_key(sql));
@@ -176,20 +255,10 @@ impl Session {
         calls: &[Call<'_>],
         last: Option<&str>,
     ) -> Result<Vec<Vec<Row>>, Broken> {
-        let parameters: Vec<Vec<&(dyn ToSql + Sync)>> = calls.iter().map(references).collect();
-        let mut statements = Vec::with_capacity(calls.len());
-        for call in calls {
-            let statement = self.known().get(call.sql).cloned();
-            statements.push(statement.expect("every statement of a flight is prepared before it"));
-        }
-        let queries = statements.iter().zip(&parameters);
         let replies: Vec<Reply<'_>> = first
             .map(|sql| self.simple(sql))
             .into_iter()
-            .chain(queries.map(|(statement, parameters)| {
-                let reply: Reply<'_> = Box::pin(self.client.query(statement, parameters));
-                reply
-            }))
+            .chain(calls.iter().map(|call| self.reply(call)))
             .chain(last.map(|sql| self.simple(sql)))
             .collect();
         let sent = replies.len();
@@ -217,12 +286,12 @@ impl Session {
         self.client.batch_execute(sql).await
     }
 
-    /// Prepares and runs one statement.
+    /// Runs one statement without a name, in one round trip.
     ///
     /// # Errors
     /// Its error.
     pub(super) async fn query(&self, call: Call<'_>) -> Result<Vec<Row>, Error> {
-        self.client.query(call.sql, &references(&call)).await
+        self.client.query_typed(call.sql, &typed(&call)).await
     }
 
     /// As [`Session::query`], for text that is made at run time; it is not kept.
@@ -230,7 +299,22 @@ impl Session {
     /// # Errors
     /// Its error.
     pub(super) async fn query_text(&self, sql: &str) -> Result<Vec<Row>, Error> {
-        self.client.query(sql, &[]).await
+        self.client.query_typed(sql, &[]).await
+    }
+
+    /// One request of a flight.
+    fn reply<'a>(&'a self, call: &'a Call<'_>) -> Reply<'a> {
+        match self.how {
+            Statements::Named => {
+                let statement = self.known().get(call.sql).cloned();
+                let statement =
+                    statement.expect("every statement of a flight is prepared before it");
+                Box::pin(async move { self.client.query(&statement, &references(call)).await })
+            }
+            Statements::Unnamed => {
+                Box::pin(async move { self.client.query_typed(call.sql, &typed(call)).await })
+            }
+        }
     }
 
     fn simple<'a>(&'a self, sql: &'a str) -> Reply<'a> {
@@ -249,11 +333,16 @@ impl std::fmt::Debug for Session {
 }
 
 fn references<'a>(call: &'a Call<'_>) -> Vec<&'a (dyn ToSql + Sync)> {
-    call.parameters.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect()
+    call.parameters.iter().map(|parameter| parameter.value.as_ref() as _).collect()
 }
 
-/// Drives a connection to its end. Notices come here and nowhere else (T6).
-async fn drive<S, T>(mut connection: Connection<S, T>, warned: &AtomicBool)
+fn typed<'a>(call: &'a Call<'_>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let of = |parameter: &'a Parameter<'_>| (parameter.value.as_ref() as _, parameter.of.clone());
+    call.parameters.iter().map(of).collect()
+}
+
+/// Drives a connection to its end. Notices and notifications come here and nowhere else (T6).
+async fn drive<S, T>(mut connection: Connection<S, T>, told: &Told)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -262,7 +351,12 @@ where
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 if doubts_durability(&notice) {
-                    warned.store(true, Ordering::SeqCst);
+                    told.warned.store(true, Ordering::SeqCst);
+                }
+            }
+            Some(Ok(AsyncMessage::Notification(notification))) => {
+                if let Some(heard) = told.heard.get() {
+                    heard(notification.payload());
                 }
             }
             Some(Ok(_)) => {}

@@ -22,7 +22,11 @@ use super::{
     session::{Broken, Call, Session, value},
 };
 use crate::{
-    domain::world::{Surroundings, World, changes::Changes, needs::Needs},
+    domain::world::{
+        Surroundings, World,
+        changes::Changes,
+        needs::{Body, Needs},
+    },
     store::{BatchName, Committed, Decide, HeldIds, Settled, Touches, TransactError, Transaction},
 };
 
@@ -31,14 +35,18 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// Everything that is set for the one transaction: how long it may wait, and the shape of its
 /// plans. Generic plans through the indexes are what the golden plans check; without this, a plan
-/// that was made while a table was small would be kept when it has grown.
+/// that was made while a table was small would be kept when it has grown. A commit is never
+/// acknowledged before it is flushed: the check at connecting does not see what a reload of the
+/// server's settings, or another client behind one pooler, changes later.
 pub(super) const SETTINGS: &str = "SELECT set_config('lock_timeout', $1, true),
     set_config('statement_timeout', $2, true),
     set_config('idle_in_transaction_session_timeout', $3, true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true)";
+    set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)";
 
 /// A transaction with its rows locked and loaded.
 struct Begun {
@@ -46,6 +54,8 @@ struct Begun {
     world: World,
     held: HeldIds,
     touches: Touches,
+    /// Whether contents of documents are among the rows: to change them may take long.
+    contents: bool,
 }
 
 /// Whether the batch's row is still to be written.
@@ -145,7 +155,8 @@ impl PostgresStore {
         match reader.fill(&mut world, &replies[skipped..]) {
             Ok(Loaded { held, touched }) => {
                 touches.loaded = touched;
-                Ok(Begun { lease, world, held, touches })
+                let contents = needs.documents.values().any(|body| *body == Body::Load);
+                Ok(Begun { lease, world, held, touches, contents })
             }
             Err(unreadable) => Err((unreadable.into(), surroundings)),
         }
@@ -174,8 +185,17 @@ impl PostgresStore {
         name: Name,
         decide: Decide<R>,
     ) -> Result<Committed<R>, TransactError<R>> {
-        let Begun { lease, mut world, held, mut touches } = begun;
-        let value = decide(&mut world, &held);
+        let Begun { lease, mut world, held, mut touches, contents } = begun;
+        let watch = self.0.seams.stopwatch();
+        let value = match contents {
+            true => self.0.seams.compute(|| decide(&mut world, &held)),
+            false => decide(&mut world, &held),
+        };
+        if watch.elapsed() >= self.0.options.idle_in_transaction_timeout {
+            // The server has ended the transaction, or is about to; half of the batch takes less.
+            let text = "the decision took longer than the server lets a transaction stand still";
+            return Err(TransactError::Failed(text.into()));
+        }
         let now = world.now();
         let changes = world.into_changes();
         if changes.is_empty() && name == Name::ToWrite {

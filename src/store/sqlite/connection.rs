@@ -32,11 +32,12 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Creates the folder of the file, and the file itself, readable by its owner alone: it holds the
-/// key of the tokens. SQLite gives the files beside it the same rights.
+/// key of the tokens. SQLite gives the files beside it the same rights. Returns whether there was
+/// no such file before.
 ///
 /// # Errors
 /// [`OpenError`] with what the operating system said.
-pub(super) fn create(path: &Path) -> Result<(), OpenError> {
+pub(super) fn create(path: &Path) -> Result<bool, OpenError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| {
             OpenError(format!("the folder {} cannot be created: {error}", folder.display()))
@@ -49,8 +50,8 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     match options.open(path) {
-        Ok(_created) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Ok(_created) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(error) => {
             Err(OpenError(format!("the store {} cannot be created: {error}", path.display())))
         }

@@ -64,7 +64,9 @@ pub(super) enum Failure {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Sql(error) if is_busy(&error) => Failure::Unavailable(error.to_string()),
+            Fault::Sql(error) if is_busy(&error) || is_full(&error) => {
+                Failure::Unavailable(error.to_string())
+            }
             Fault::Sql(error) if is_duplicate(&error) => Failure::Conflict(error.to_string()),
             Fault::Sql(error) => Failure::Failed(error.to_string()),
             Fault::Unreadable(error) => Failure::Failed(error.to_string()),
@@ -133,6 +135,11 @@ impl Health {
 /// Whether another connection is in the way.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether the disk is full. Half of a batch would not fit either.
+pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// Whether a flush or the file itself may be broken, as opposed to a full disk.

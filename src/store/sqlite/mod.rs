@@ -80,6 +80,7 @@ pub struct SqliteStore {
 
 struct Inner {
     path: PathBuf,
+    is_new: bool,
     facts: StoreFacts,
     seams: Seams,
     health: Arc<Health>,
@@ -100,7 +101,7 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`], as [`migrate`], or if a thread cannot be started.
     pub fn open(path: &Path, seams: &Seams, options: &Options) -> Result<Self, OpenError> {
-        connection::create(path)?;
+        let is_new = connection::create(path)?;
         let path = &connection::resolve(path)?;
         let lock = match seams.store_file_lock() {
             FileLock::Exclusive => Some(Arc::new(connection::lock_file(path)?)),
@@ -131,7 +132,8 @@ impl SqliteStore {
         let readers = Pool::start(blocking, "receiptd-reader", readers, drop);
         let readers = readers.map_err(|error| failed(&error))?;
         let path = path.clone();
-        Ok(SqliteStore { inner: Arc::new(Inner { path, facts, seams, health, writer, readers }) })
+        let inner = Inner { path, is_new, facts, seams, health, writer, readers };
+        Ok(SqliteStore { inner: Arc::new(inner) })
     }
 
     /// Runs one transaction as one turn of the writer; see [`super::Store::transact`]. Durable on
@@ -139,7 +141,8 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`TransactError`], never `Ambiguous`: no answer is lost on the way from the same process.
-    /// After `Fatal` by a commit that failed, whether it reached the disk is known only when the
+    /// A full disk is `Unavailable`, and reads go on.
+    /// After `Fatal` by a commit that failed otherwise, whether it reached the disk is known only when the
     /// file is opened again; everything later is `Fatal` too. Everything else left nothing behind.
     pub async fn transact<R: Send + 'static>(
         &self,
@@ -165,6 +168,11 @@ impl SqliteStore {
     /// What the store is; read once, when it was opened.
     pub fn facts(&self) -> &StoreFacts {
         &self.inner.facts
+    }
+
+    /// Whether this opening created the file.
+    pub fn is_new(&self) -> bool {
+        self.inner.is_new
     }
 
     /// The length of the write-ahead log, in bytes; 0 if there is none now.

@@ -19,14 +19,14 @@ use crate::{
     domain::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
-        ids::{Account, TARGET_BYTES_MAX, Target, Timestamp},
+        ids::{Account, Target, Timestamp},
         inbox::Inbox,
         lock::{Lock, TargetKey},
         operation::{Operation, OperationKey},
     },
     store::query::{
         DeliveryPage, DocumentGlimpse, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp,
-        OperationGlimpse, OperationPosition, Walk,
+        OperationGlimpse, OperationPosition, Walk, end_of_prefix,
     },
 };
 
@@ -158,20 +158,6 @@ pub(super) fn list_documents(
         }
     }
     Ok(page)
-}
-
-/// The first text after all targets with this prefix. UTF-8 sorts by code points, so the last
-/// character that has a next one is replaced by it.
-pub(super) fn end_of_prefix(prefix: &str) -> String {
-    let mut end = prefix.to_owned();
-    while let Some(last) = end.pop() {
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            end.push(next);
-            return end;
-        }
-    }
-    // No end: longer than any target, of the highest character.
-    String::from(char::MAX).repeat(TARGET_BYTES_MAX / char::MAX.len_utf8() + 1)
 }
 
 /// Index: the primary key.
@@ -396,21 +382,42 @@ pub(super) fn glimpse_document(
 /// The key of a batch's row.
 pub(super) type BatchKey = (i16, Vec<u8>);
 
-/// Index: none; the table holds an hour of batches. It is read by a reader, so that the writer
-/// does not wait for the walk.
-const OLD_BATCHES: &str = "WITH newest AS MATERIALIZED (\
-    SELECT replica, max(time) AS time FROM batches GROUP BY replica) \
-    SELECT batches.bucket, batches.batch FROM batches \
-    JOIN newest ON newest.replica = batches.replica \
-    WHERE batches.time < ?1 AND batches.time < newest.time LIMIT ?2";
+/// Index: batches_by_replica.
+pub(super) const NEXT_REPLICA: &str = "SELECT replica FROM batches INDEXED BY batches_by_replica \
+    WHERE replica > ?1 ORDER BY replica LIMIT 1";
 
-/// Batches from before a time that are not their replica's newest.
+/// Index: batches_by_replica, backwards.
+pub(super) const NEWEST_BATCH: &str = "SELECT time FROM batches INDEXED BY batches_by_replica \
+    WHERE replica = ?1 ORDER BY time DESC LIMIT 1";
+
+/// Index: batches_by_replica.
+pub(super) const OLD_BATCHES: &str = "SELECT bucket, batch FROM batches \
+    INDEXED BY batches_by_replica WHERE replica = ?1 AND time < ?2 ORDER BY time LIMIT ?3";
+
+/// Batches from before a time that are not their replica's newest: from replica to replica, the
+/// oldest first.
 pub(super) fn old_batches(
     connection: &Connection,
     before: Timestamp,
     limit: i64,
 ) -> Result<Vec<BatchKey>, Fault> {
-    many(connection, OLD_BATCHES, params![before.0, limit], |row| Ok((row.get(0)?, row.get(1)?)))
+    let limit = usize::try_from(limit).unwrap_or(0);
+    let mut old: Vec<BatchKey> = Vec::new();
+    let mut replica: Vec<u8> = Vec::new();
+    while old.len() < limit {
+        let next = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
+        let mut statement = connection.prepare_cached(NEXT_REPLICA)?;
+        let Some(found) = statement.query_row([&replica], next).optional()? else { break };
+        replica = found;
+        let mut statement = connection.prepare_cached(NEWEST_BATCH)?;
+        let newest: i64 = statement.query_row([&replica], |row| row.get(0))?;
+        let rest = i64::try_from(limit - old.len()).unwrap_or(i64::MAX);
+        // One bound, so that the walk ends where nothing old is left.
+        let parameters = params![replica, before.0.min(newest), rest];
+        let key = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        old.extend(many(connection, OLD_BATCHES, parameters, key)?);
+    }
+    Ok(old)
 }
 
 /// Index: the primary key.

@@ -2,7 +2,8 @@
 //!
 //! What must stay true: a turn begins with `BEGIN IMMEDIATE`, so that it waits for another
 //! process before it reads and never fails in its middle for having read too early; it ends in a
-//! commit or a rollback, also after a panic; after a commit that failed there is no next turn.
+//! commit or a rollback, also after a panic; after a commit that failed there is no next turn,
+//! unless the disk was full and nothing of it counts.
 //! The turn is the claim of every id in it, so no id is ever held by somebody else.
 //! Deliberately not here: what is loaded and saved.
 
@@ -11,7 +12,7 @@ use std::{fs::File, sync::Arc, time::Duration};
 use rusqlite::Connection;
 
 use super::{
-    fault::{Failure, Fault, Health, is_busy},
+    fault::{Failure, Fault, Health, is_busy, is_full},
     load::load,
     pool::guarded,
     save::{save, settle_batch},
@@ -140,6 +141,9 @@ impl Writer {
         if is_busy(&error) {
             return self.rollback().and(Err(Fault::Sql(error).into()));
         }
+        if is_refused(&error, self.connection.is_autocommit()) {
+            return Err(Fault::Sql(error).into());
+        }
         // Whether this reached the disk is not known before the log is read again, so there is no
         // next turn: the first reason stays, whatever the rollback says.
         let failure = self.health.poison(format!("a commit has failed: {error}"));
@@ -180,6 +184,12 @@ impl Writer {
     }
 }
 
+/// Whether a commit that failed is known to have left nothing behind: the disk was full, so that
+/// the record which makes a transaction count was not written, and SQLite has rolled back.
+fn is_refused(error: &rusqlite::Error, rolled_back: bool) -> bool {
+    is_full(error) && rolled_back
+}
+
 /// Loads, decides and saves. Nothing but the batch's row is written where nothing changed.
 fn batch<R>(
     connection: &Connection,
@@ -199,4 +209,27 @@ fn batch<R>(
     save(connection, &batch, now, &changes)?;
     let touches = Touches { loaded, saved: changes.rows() + 1, round_trips: 0, commits: 1 };
     Ok((Committed { value, now, touches }, Ending::Commit))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_after_a_rollback_leaves_a_store_that_goes_on() {
+        for (code, rolled_back, refused) in [
+            (ffi::SQLITE_FULL, true, true),
+            (ffi::SQLITE_FULL, false, false),
+            (ffi::SQLITE_IOERR, true, false),
+            (ffi::SQLITE_IOERR_FSYNC, true, false),
+            (ffi::SQLITE_IOERR_WRITE, true, false),
+            (ffi::SQLITE_CORRUPT, true, false),
+            (ffi::SQLITE_ERROR, true, false),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(is_refused(&error, rolled_back), refused, "{code} {rolled_back}");
+        }
+    }
 }

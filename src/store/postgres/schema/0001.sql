@@ -26,7 +26,7 @@ CREATE TABLE receiptd.accounts (
     account        TEXT COLLATE "C" NOT NULL,
     create_time    BIGINT NOT NULL,
     inboxes        BIGINT NOT NULL,
-    closed_before  BIGINT NOT NULL,
+    closed_before  BIGINT NOT NULL, -- this and the floor from the least number on
     evidence_floor BIGINT NOT NULL,
     PRIMARY KEY (bucket, account)
 ) WITH (fillfactor = 50);

@@ -347,3 +347,36 @@ async fn closing_ends_every_connection() {
     let joined = tokio::time::timeout(Duration::from_secs(10), database.seams.join());
     joined.await.expect("no task is left");
 }
+
+#[tokio::test]
+async fn a_decision_that_outlasts_the_patience_of_the_server_is_worth_halving() {
+    let Some(database) = Database::new().await else { return };
+    let store = filled(&database).await;
+    let patience = Duration::from_millis(200);
+    let options = PostgresOptions {
+        idle_in_transaction_timeout: patience,
+        ..PostgresOptions::usual(Migrations::Demand)
+    };
+    let impatient = PostgresStore::open(&database.url(), &database.seams, options).await;
+    let impatient = impatient.expect("opens");
+    let watched = database.seams.stopwatch();
+    let slow = run(&impatient, [Need::Inbox(inbox_key("main"))], move |_, _| {
+        while watched.elapsed() < 2 * patience {
+            std::thread::yield_now();
+        }
+    });
+    let failed = slow.await;
+    assert!(matches!(failed, Err(TransactError::Failed(_))), "{failed:?}");
+    run(&impatient, [Need::Inbox(inbox_key("main"))], |_, _| ()).await.expect("the next one ends");
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_transaction_that_the_server_ended_is_worth_halving() {
+    let Some(database) = Database::new().await else { return };
+    let client = database.client().await;
+    let text = "DO $$ BEGIN RAISE EXCEPTION 'ended' USING ERRCODE = '25P03'; END $$";
+    let error = client.batch_execute(text).await.expect_err("as it says");
+    let trouble = super::super::errors::of_statement(&error);
+    assert!(matches!(trouble, Trouble::Failed(_)), "{trouble:?}");
+}

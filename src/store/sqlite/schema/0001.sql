@@ -19,12 +19,15 @@ CREATE TABLE batches (
     PRIMARY KEY (bucket, batch)
 ) STRICT, WITHOUT ROWID;
 
+-- The sweeper keeps each replica's newest.
+CREATE INDEX batches_by_replica ON batches (replica, time, batch);
+
 CREATE TABLE accounts (
     bucket         INTEGER NOT NULL,
     account        TEXT NOT NULL,
     create_time    INTEGER NOT NULL,
     inboxes        INTEGER NOT NULL,
-    closed_before  INTEGER NOT NULL,
+    closed_before  INTEGER NOT NULL, -- this and the floor from the least number on
     evidence_floor INTEGER NOT NULL,
     PRIMARY KEY (bucket, account)
 ) STRICT, WITHOUT ROWID;

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Each plan with the statements that must have it, reviewed like code. A sort is over what has not
-/// ended. Not among them: the walk over an hour of batches, which a reader takes.
+/// ended.
 const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH operations USING PRIMARY KEY (bucket=? AND account=? AND operation_id=?)",
@@ -87,6 +87,12 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH batches USING PRIMARY KEY (bucket=? AND batch=?)",
         &[save::SETTLE_BATCH, query::DELETE_BATCH],
+    ),
+    ("SEARCH batches USING COVERING INDEX batches_by_replica (replica>?)", &[query::NEXT_REPLICA]),
+    ("SEARCH batches USING COVERING INDEX batches_by_replica (replica=?)", &[query::NEWEST_BATCH]),
+    (
+        "SEARCH batches USING COVERING INDEX batches_by_replica (replica=? AND time<?)",
+        &[query::OLD_BATCHES],
     ),
     ("SEARCH deliveries USING COVERING INDEX deliveries_due (bucket>?)", &[due::DELIVERY_BUCKET]),
     ("SEARCH operations USING COVERING INDEX operations_due (bucket>?)", &[due::OPERATION_BUCKET]),

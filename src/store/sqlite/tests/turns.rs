@@ -303,6 +303,34 @@ async fn a_long_read_of_somebody_else_only_lets_the_log_grow() {
 }
 
 #[tokio::test]
+async fn a_full_disk_refuses_writes_and_answers_reads_until_there_is_room() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    static CONTENT: [u8; 1_000_000] = [7; 1_000_000];
+    let put = async |path: &'static str, bytes: usize| {
+        let needs = vec![load_document(path)];
+        let row = document(path, &CONTENT[..bytes]);
+        run(&store, needs, move |world| world.put_document(row)).await
+    };
+    put("small", 10).await.expect("commits");
+    let limit = |pages: &'static str| {
+        store.write(move |connection| {
+            let set = format!("PRAGMA max_page_count = {pages}");
+            Ok(connection.query_row(&set, [], |row| row.get::<_, i64>(0))?)
+        })
+    };
+    // Less than there is means: no page more.
+    limit("1").await.expect("limited");
+    let refused = put("large", 1_000_000).await;
+    assert!(matches!(refused, Err(TransactError::Unavailable(_))), "{refused:?}");
+    assert!(store.document(&target_key("small")).await.expect("reads").is_some());
+    assert!(store.document(&target_key("large")).await.expect("reads").is_none());
+    limit("1000000").await.expect("lifted");
+    put("large", 1_000_000).await.expect("commits again");
+    store.close().await;
+}
+
+#[tokio::test]
 async fn after_a_commit_that_failed_nothing_is_answered() {
     let place = Place::new(Seams::system());
     let store = place.open();
