@@ -27,7 +27,7 @@ pub const DOMAIN: &str = "receiptd";
 const READ_RETRY: crate::domain::ids::Span = crate::domain::ids::Span::seconds(1);
 
 /// A refusal on its way to the caller, with the id it speaks of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refused {
     /// Why.
     pub refusal: Refusal,
@@ -162,6 +162,7 @@ pub fn code(refusal: &Refusal) -> Code {
         | Refusal::PayloadTooLarge { .. } => Code::ResourceExhausted,
         Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. } => Code::Unavailable,
         Refusal::NoAnswerYet { .. } => Code::DeadlineExceeded,
         Refusal::CommitUnknown => Code::Unknown,
@@ -236,6 +237,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         | Refusal::RateLimited { .. }
         | Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
         | Refusal::NoAnswerYet { .. }
@@ -288,6 +290,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::StreamSuperseded
         | Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
         | Refusal::NoAnswerYet { .. }
@@ -378,6 +381,7 @@ mod tests {
             (Refusal::RateLimited { retry }, Code::ResourceExhausted),
             (Refusal::StoreUnavailable { retry }, Code::Unavailable),
             (Refusal::Draining { retry }, Code::Unavailable),
+            (Refusal::StreamAged { retry }, Code::Unavailable),
             (Refusal::IdentityHeld { retry }, Code::Unavailable),
             (Refusal::CommitUnknown, Code::Unknown),
             (Refusal::NoAnswerYet { outcome: RefusalOutcome::Unknown }, Code::DeadlineExceeded),
