@@ -110,10 +110,10 @@ pub fn read_failed(error: &ReadError) -> Refusal {
     }
 }
 
-/// The trailers with which a stream that is not ours ends on shutdown.
+/// The trailers with which a stream that is not ours ends on shutdown or at its age.
 pub fn draining_trailers() -> http::HeaderMap {
     let mut trailers = http::HeaderMap::new();
-    let status = Status::new(Code::Unavailable, "the server is shutting down");
+    let status = Status::new(Code::Unavailable, "the server ends this stream; open it again");
     // A status of ours has plain text only; a failure would leave the trailers empty.
     let _ = status.add_header(&mut trailers);
     trailers
