@@ -82,6 +82,9 @@ pub(super) struct Pacing<T> {
 /// The place that is kept for the last item.
 pub(super) type LastWord<T> = OwnedPermit<Result<T, Status>>;
 
+/// A new watch: its pacing, the place for its last word, and what its caller reads.
+type Opened<T> = (Pacing<T>, LastWord<T>, ReceiverStream<Result<T, Status>>);
+
 impl<T> Pacing<T> {
     /// A watch with so many frames that may wait for the watcher; `now` was just read.
     ///
@@ -92,7 +95,7 @@ impl<T> Pacing<T> {
         watch: Watch,
         frames_max: usize,
         now: Timestamp,
-    ) -> Result<(Self, LastWord<T>, ReceiverStream<Result<T, Status>>), Refusal> {
+    ) -> Result<Opened<T>, Refusal> {
         let (sender, receiver) = mpsc::channel(frames_max + 1);
         let last_word = sender.clone().try_reserve_owned().map_err(|_| Refusal::Internal)?;
         let (began, settings) = (Instant::now(), &api.0.streams);
