@@ -91,8 +91,16 @@ pub struct Config {
     /// laptop's hiccup, short enough that a frozen client holds nothing for ever.
     #[serde(with = "span_text")]
     pub write_stall: Span,
-    /// How old a stream becomes before it ends itself, with jitter: connections move to new
-    /// replicas within this time.
+    /// How long a connection may be silent before its peer is asked for a sign of life: with the
+    /// time below, a frozen client holds its results for 30 s in all.
+    #[serde(with = "span_text")]
+    pub keepalive_interval: Span,
+    /// How long that may stay unanswered before the connection ends: a slow mobile network answers
+    /// within a few seconds.
+    #[serde(with = "span_text")]
+    pub keepalive_timeout: Span,
+    /// How old a stream becomes before it ends itself, and a connection before it is told to go
+    /// away, with jitter: both move to new replicas within this time.
     #[serde(with = "span_text")]
     pub stream_age: Span,
     /// How long the end may take after the first signal, all phases together: below the 30 s
@@ -137,6 +145,8 @@ impl Default for Config {
             sweep_interval: Span::seconds(1),
             heartbeat: Span::seconds(20),
             write_stall: Span::seconds(30),
+            keepalive_interval: Span::seconds(20),
+            keepalive_timeout: Span::seconds(10),
             stream_age: Span::minutes(30),
             drain_deadline: Span::seconds(10),
             policy: Policy::default(),
@@ -164,6 +174,8 @@ impl Config {
             ("sweep_interval", self.sweep_interval),
             ("heartbeat", self.heartbeat),
             ("write_stall", self.write_stall),
+            ("keepalive_interval", self.keepalive_interval),
+            ("keepalive_timeout", self.keepalive_timeout),
             ("stream_age", self.stream_age),
             ("drain_deadline", self.drain_deadline),
         ];

@@ -212,17 +212,24 @@ impl Server {
         let access = self.access.clone();
         let origins = Origins::new(self.config.web_origins.list());
         let places = Places::new(self.config.connections_max);
+        let keeping = api::transport::Keeping {
+            keepalive_interval: self.config.keepalive_interval.to_std(),
+            keepalive_timeout: self.config.keepalive_timeout.to_std(),
+            age: self.config.stream_age.to_std(),
+        };
         match &self.tls {
             None => {
                 let listener = TcpIncoming::from(listener).with_nodelay(Some(true));
                 let incoming = pin!(connections::incoming(listener, places));
-                api::transport::serve(api, access, origins, health, incoming, drain).await?;
+                api::transport::serve(api, access, origins, health, &keeping, incoming, drain)
+                    .await?;
             }
             Some(tls) => {
                 let seams = self.engine.seams();
                 let incoming =
                     tls::incoming(listener, Arc::clone(tls), places, seams, drain.clone());
-                api::transport::serve(api, access, origins, health, incoming, drain).await?;
+                api::transport::serve(api, access, origins, health, &keeping, incoming, drain)
+                    .await?;
             }
         }
         Ok(())

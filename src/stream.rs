@@ -8,7 +8,7 @@
 //! Deliberately not here: messages of the API and permissions (the face of a stream), acks (they
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
-//! In reading order: `pace` is what all long-lived streams keep to, also those of documents;
+//! In reading order: `pace` is what all long-lived streams keep to, watches too;
 //! `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants; `ends` says why a
 //! stream is over, `life` is the loop, `work` what it does with the store, and `send` how results
 //! leave. [`pull`] is for consumers without a stream.

@@ -1,5 +1,9 @@
 //! The service as a whole, in this process, through its listener: what no inner test can say.
 
+#[path = "service/connections.rs"]
+mod connections;
+#[path = "support/process.rs"]
+mod process;
 #[path = "service/refusals.rs"]
 mod refusals;
 #[path = "service/watches.rs"]

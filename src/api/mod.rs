@@ -26,6 +26,8 @@ mod submits;
 pub mod transport;
 mod watch;
 mod watch_document;
+mod watch_operation;
+mod watching;
 pub mod web;
 
 use std::sync::Arc;

@@ -1,35 +1,37 @@
-//! Ends the streams of services that are not ours (health, reflection) on shutdown.
+//! Ends the streams of services that are not ours (health, reflection): on shutdown, and at an age.
 //!
-//! What must stay true: an open Health.Watch alone never holds the process (ecosystem gotcha 6);
-//! its caller is told UNAVAILABLE, not silence.
+//! What must stay true: an open Health.Watch alone never holds the process (ecosystem gotcha 6), nor
+//! a connection that was told to go away (gotcha 8); its caller is told UNAVAILABLE, not silence.
 
 use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, server::NamedService};
 use tower::Service;
 
 use super::status::draining_trailers;
 
-/// A service whose answers end when the token is cancelled.
+/// A service whose answers end when the token is cancelled, or when they are too old.
 #[derive(Clone, Debug)]
 pub struct UntilDrain<S> {
     inner: S,
     drain: CancellationToken,
+    age_max: Duration,
 }
 
 impl<S> UntilDrain<S> {
     /// Wraps a service.
-    pub fn new(inner: S, drain: CancellationToken) -> Self {
-        UntilDrain { inner, drain }
+    pub fn new(inner: S, drain: CancellationToken, age_max: Duration) -> Self {
+        UntilDrain { inner, drain, age_max }
     }
 }
 
@@ -52,21 +54,24 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let answer = self.inner.call(request);
-        let drain = self.drain.clone();
+        let (drain, age_max) = (self.drain.clone(), self.age_max);
         Box::pin(async move {
             let response = answer.await?;
             Ok(response.map(|inner| {
-                let drained = Box::pin(drain.cancelled_owned());
-                Body::new(EndingBody { inner, drained, ended: false })
+                let over = Box::pin(async move {
+                    // Whichever it was, its caller comes back.
+                    let _ = tokio::time::timeout(age_max, drain.cancelled_owned()).await;
+                });
+                Body::new(EndingBody { inner, over, ended: false })
             }))
         })
     }
 }
 
-/// A body that ends with trailers of its own once the token is cancelled.
+/// A body that ends with trailers of its own once it is over.
 struct EndingBody {
     inner: Body,
-    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
     ended: bool,
 }
 
@@ -85,7 +90,7 @@ impl http_body::Body for EndingBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
             return Poll::Ready(frame);
         }
-        match self.drained.as_mut().poll(context) {
+        match self.over.as_mut().poll(context) {
             Poll::Ready(()) => {
                 self.ended = true;
                 Poll::Ready(Some(Ok(Frame::trailers(draining_trailers()))))

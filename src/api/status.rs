@@ -27,7 +27,7 @@ pub const DOMAIN: &str = "receiptd";
 const READ_RETRY: crate::domain::ids::Span = crate::domain::ids::Span::seconds(1);
 
 /// A refusal on its way to the caller, with the id it speaks of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refused {
     /// Why.
     pub refusal: Refusal,
@@ -110,10 +110,10 @@ pub fn read_failed(error: &ReadError) -> Refusal {
     }
 }
 
-/// The trailers with which a stream that is not ours ends on shutdown.
+/// The trailers with which a stream that is not ours ends on shutdown or at its age.
 pub fn draining_trailers() -> http::HeaderMap {
     let mut trailers = http::HeaderMap::new();
-    let status = Status::new(Code::Unavailable, "the server is shutting down");
+    let status = Status::new(Code::Unavailable, "the server ends this stream; open it again");
     // A status of ours has plain text only; a failure would leave the trailers empty.
     let _ = status.add_header(&mut trailers);
     trailers
@@ -170,6 +170,7 @@ pub fn code(refusal: &Refusal) -> Code {
         | Refusal::PayloadTooLarge { .. } => Code::ResourceExhausted,
         Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. } => Code::Unavailable,
         Refusal::NoAnswerYet { .. } => Code::DeadlineExceeded,
         Refusal::CommitUnknown => Code::Unknown,
@@ -250,6 +251,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         | Refusal::RateLimited { .. }
         | Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
         | Refusal::NoAnswerYet { .. }
@@ -304,6 +306,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::StreamSuperseded
         | Refusal::StoreUnavailable { .. }
         | Refusal::Draining { .. }
+        | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. }
         | Refusal::CommitUnknown
         | Refusal::NoAnswerYet { .. }
@@ -394,6 +397,7 @@ mod tests {
             (Refusal::RateLimited { retry }, Code::ResourceExhausted),
             (Refusal::StoreUnavailable { retry }, Code::Unavailable),
             (Refusal::Draining { retry }, Code::Unavailable),
+            (Refusal::StreamAged { retry }, Code::Unavailable),
             (Refusal::IdentityHeld { retry }, Code::Unavailable),
             (Refusal::CommitUnknown, Code::Unknown),
             (Refusal::NoAnswerYet { outcome: RefusalOutcome::Unknown }, Code::DeadlineExceeded),

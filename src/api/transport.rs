@@ -1,13 +1,17 @@
 //! HTTP/2 settings and the routes of all services.
 //!
 //! What must stay true: every limit that a library leaves open is set here, with its reason
-//! (reliability T20–T22, section 7.1). No maximum connection age: its grace is broken upstream, and
-//! our streams end themselves with jitter.
+//! (reliability T20–T22, section 7.1). A connection is told to go away at an age with jitter, and
+//! never cut for it: the grace of that is broken upstream (gotcha 8), and every stream ends itself.
 
 use std::time::Duration;
 
-use futures_util::Stream;
-use tokio::io::{AsyncRead, AsyncWrite};
+use futures_util::{Stream, StreamExt, future::try_join_all};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
     service::Routes,
@@ -32,10 +36,6 @@ use crate::proto::{
 
 /// Streams of one connection: an editor needs a handful; without a limit one client holds all.
 const STREAMS_MAX: u32 = 100;
-/// A silent peer is asked after this long, and let go after that: a frozen one holds its results
-/// for 30 s in all.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Resets that a peer may cause by its own faults before its connection ends; tonic would leave
 /// this open.
 const LOCAL_RESETS_MAX: usize = 256;
@@ -54,6 +54,26 @@ const DECODED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// An answer at most: a page of receipts.
 const ENCODED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Different ages of connections: enough that those which were opened together, after a restart,
+/// come back in small parts.
+const AGES: u32 = 16;
+
+/// How connections are kept.
+#[derive(Clone, Debug)]
+pub struct Keeping {
+    /// A silent peer is asked for a sign of life after this long,
+    pub keepalive_interval: Duration,
+    /// and let go when it gives none for this long.
+    pub keepalive_timeout: Duration,
+    /// A connection is told to go away at this age, give or take a tenth.
+    pub age: Duration,
+}
+
+/// `age` ± 10 %, evenly.
+fn ages(age: Duration) -> impl Iterator<Item = Duration> {
+    (0..AGES).map(move |step| age * 9 / 10 + age / 5 * step / (AGES - 1))
+}
+
 /// Serves all services on what `incoming` accepts, until `stop`; returns when every connection
 /// has ended.
 ///
@@ -64,6 +84,7 @@ pub async fn serve<IO, E>(
     access: Access,
     origins: Origins,
     health: &Health,
+    keeping: &Keeping,
     incoming: impl Stream<Item = Result<IO, E>>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error>
@@ -71,15 +92,15 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let routes = routes(api, health);
+    let routes = routes(api, health, keeping.age);
     let hosts = Hosts::of(&access);
     let identify = MapRequestLayer::new(move |request: http::Request<tonic::body::Body>| {
         auth::identify(&access, request)
     });
-    Server::builder()
+    let server = Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(Some(keeping.keepalive_interval))
+        .http2_keepalive_timeout(Some(keeping.keepalive_timeout))
         .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -90,12 +111,42 @@ where
         .layer(layer_fn(move |inner| Gate::new(inner, hosts, origins.clone())))
         // Behind the gate: it answers 400 to whatever else comes over HTTP/1.1 (gotcha 3).
         .layer(GrpcWebLayer::new())
-        .layer(identify)
-        .serve_with_incoming_shutdown(routes, incoming, stop.cancelled_owned())
-        .await
+        .layer(identify);
+    // tonic knows one age for all connections of a server: so there is a server for each age, and
+    // connections are dealt to them in turn.
+    let (hands, servers): (Vec<_>, Vec<_>) = ages(keeping.age)
+        .map(|age| {
+            let (hand, dealt) = mpsc::channel(1);
+            let server = server.clone().max_connection_age(age);
+            let dealt = ReceiverStream::new(dealt);
+            let stop = stop.clone().cancelled_owned();
+            (hand, server.serve_with_incoming_shutdown(routes.clone(), dealt, stop))
+        })
+        .unzip();
+    let dealing = async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = deal(incoming, hands) => {}
+        }
+        Ok(())
+    };
+    tokio::try_join!(dealing, try_join_all(servers))?;
+    Ok(())
 }
 
-fn routes(api: Api, health: &Health) -> Routes {
+/// Hands what comes in to each in turn, until nothing comes or one takes nothing any more.
+async fn deal<T>(incoming: impl Stream<Item = T>, hands: Vec<mpsc::Sender<T>>) {
+    let mut incoming = std::pin::pin!(incoming);
+    for hand in hands.iter().cycle() {
+        let Some(connection) = incoming.next().await else { return };
+        if hand.send(connection).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn routes(api: Api, health: &Health, age: Duration) -> Routes {
     let drain = api.drain().clone();
     Routes::new(
         OperationServiceServer::new(api.clone())
@@ -122,14 +173,16 @@ fn routes(api: Api, health: &Health) -> Routes {
             .max_decoding_message_size(DECODED_BYTES_MAX)
             .max_encoding_message_size(ENCODED_BYTES_MAX),
     )
-    .add_service(UntilDrain::new(health.service(), drain.clone()))
+    .add_service(UntilDrain::new(health.service(), drain.clone(), age))
     .add_service(UntilDrain::new(
         reflection().build_v1().expect("the descriptors were compiled into this binary"),
         drain.clone(),
+        age,
     ))
     .add_service(UntilDrain::new(
         reflection().build_v1alpha().expect("the descriptors were compiled into this binary"),
         drain,
+        age,
     ))
     .prepare()
 }
@@ -140,4 +193,18 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(proto::DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_opened_together_end_apart() {
+        let half_hour = Duration::from_mins(30);
+        let ages: Vec<_> = ages(half_hour).collect();
+        assert_eq!(ages.first(), Some(&Duration::from_mins(27)));
+        assert_eq!(ages.last(), Some(&Duration::from_mins(33)));
+        assert!(ages.windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(20)));
+    }
 }

@@ -1,65 +1,23 @@
-//! Waiting for an operation: held-back answers and WatchOperation.
+//! Waiting for an operation: held-back answers, and what is told of an absent one.
 //!
 //! What must stay true: a waiter registers before it reads; a hint only makes it read again; every
 //! wait ends by outcome, time, shutdown or disconnect.
 
 use std::time::Duration;
 
-use tokio::{sync::mpsc, time::Instant};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
+use tokio::time::Instant;
 
 use super::{
     Api,
-    auth::Permission,
-    auth::Principal,
     convert::Identity,
     shown::Shown,
     status::{Refused, read_failed},
 };
-use crate::{
-    domain::{
-        ids::{Account, OperationId, Span},
-        operation::{OperationKey, OperationState},
-        refusal::{Asked, Refusal},
-        standing,
-    },
-    proto,
-    wake::Watch,
-};
+use crate::domain::{ids::Account, operation::OperationKey, standing};
 
-/// Frames that a slow watcher may lag behind: the next one tells everything anyway.
-const FRAMES_BUFFERED: usize = 4;
 /// Between two reads while the store can't be read: soon enough for a short wait, rare enough for a
 /// store that has trouble.
 const READ_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks at the lock that an operation waits for. Its holder changes without the
-/// operation, whose waiters no hint reaches; as often as other replicas' changes are looked for.
-const HOLDER_PERIOD: Duration = Duration::from_secs(1);
-/// When to watch again after a shutdown.
-const DRAIN_RETRY: Span = Span::seconds(1);
-
-type Frames = mpsc::Sender<Result<proto::WatchOperationResponse, Status>>;
-
-/// What a watcher compares: another one is worth a frame. What becomes of a delivery changes no
-/// operation and has a stream of its own.
-#[derive(PartialEq, Eq)]
-struct Glimpse {
-    state: OperationState,
-    outcome_version: i32,
-    holder: Option<OperationId>,
-}
-
-impl Glimpse {
-    fn of(shown: &Shown) -> Self {
-        let holder = shown.waiting_for.as_ref().and_then(|lock| lock.holder.as_ref());
-        Glimpse {
-            state: shown.operation.state,
-            outcome_version: shown.operation.outcome_version,
-            holder: holder.map(|holder| holder.operation_id.clone()),
-        }
-    }
-}
 
 impl Api {
     /// The record under a key, if there is one.
@@ -104,77 +62,6 @@ impl Api {
         };
         Refused::about(&identity.id)(refusal)
     }
-
-    /// The operation now, then each change of it.
-    pub(super) async fn watch(
-        &self,
-        caller: &Principal,
-        identity: Identity,
-    ) -> Result<ReceiverStream<Result<proto::WatchOperationResponse, Status>>, Refused> {
-        let key = identity.key(&caller.account);
-        caller.may(Permission::Read).map_err(Refused::about(&key.id))?;
-        let watch = self.engine().wake().watch_operation(key.clone());
-        let Some(shown) = self.look_up(&key).await? else {
-            return Err(self.absent(&identity, &caller.account).await);
-        };
-        let (frames, receiver) = mpsc::channel(FRAMES_BUFFERED);
-        let api = self.clone();
-        self.engine().seams().spawn(async move {
-            if let Err(refused) = api.follow(&key, shown, &watch, &frames).await {
-                let status = api.status(Asked::Stream, refused);
-                api.send(&frames, Err(status)).await;
-            }
-        });
-        Ok(ReceiverStream::new(receiver))
-    }
-
-    /// Sends until the operation is final or nobody reads any more.
-    async fn follow(
-        &self,
-        key: &OperationKey,
-        first: Shown,
-        watch: &Watch,
-        frames: &Frames,
-    ) -> Result<(), Refused> {
-        let mut seen = Glimpse::of(&first);
-        let mut last = first.operation.state;
-        let mut waits_for_lock = first.waiting_for.is_some();
-        if !self.send(frames, Ok(frame(&first, Snapshot::First))).await {
-            return Ok(());
-        }
-        while !last.is_final() {
-            tokio::select! {
-                biased;
-                () = frames.closed() => return Ok(()),
-                () = self.drain().cancelled() => {
-                    return Err(Refused::about(&key.id)(Refusal::Draining { retry: DRAIN_RETRY }));
-                }
-                () = watch.changed() => {}
-                () = holder_period(waits_for_lock) => {}
-            }
-            let Some(shown) = self.look_up(key).await? else { return Ok(()) };
-            waits_for_lock = shown.waiting_for.is_some();
-            let glimpse = Glimpse::of(&shown);
-            if glimpse != seen {
-                seen = glimpse;
-                last = shown.operation.state;
-                if !self.send(frames, Ok(frame(&shown, Snapshot::Change))).await {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the frame was taken; a watcher that takes none for too long is let go.
-    async fn send(
-        &self,
-        frames: &Frames,
-        frame: Result<proto::WatchOperationResponse, Status>,
-    ) -> bool {
-        let stall = self.0.streams.write_stall_max.to_std();
-        frames.send_timeout(frame, stall).await.is_ok()
-    }
 }
 
 /// Reads until there is an answer, or nothing to read, and again at every hint. A read that fails
@@ -202,30 +89,6 @@ async fn read_until<T, E, R, H>(
                 () = tokio::time::sleep(READ_PAUSE) => {}
             },
         }
-    }
-}
-
-/// Ends when the holder of a lock is worth another look; never where there is no lock to wait for.
-async fn holder_period(waits_for_lock: bool) {
-    match waits_for_lock {
-        true => tokio::time::sleep(HOLDER_PERIOD).await,
-        false => std::future::pending().await,
-    }
-}
-
-/// Whether a frame is the first of its stream.
-#[derive(PartialEq, Eq)]
-enum Snapshot {
-    First,
-    Change,
-}
-
-fn frame(shown: &Shown, snapshot: Snapshot) -> proto::WatchOperationResponse {
-    proto::WatchOperationResponse {
-        operation: Some(shown.operation()),
-        deliveries: shown.deliveries(),
-        recovery: Some(shown.recovery(None)),
-        snapshot: snapshot == Snapshot::First,
     }
 }
 

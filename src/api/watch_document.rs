@@ -5,12 +5,6 @@
 //! told the newest version, with what came between folded; every wait ends by drain, age, stall or
 //! disconnect, and each of them says so. A store that is out of reach ends no open watch.
 
-use std::time::Duration;
-
-use tokio::{
-    sync::mpsc::{self, OwnedPermit, Permit},
-    time::Instant,
-};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -18,11 +12,12 @@ use super::{
     Api,
     convert::{operations, times},
     status::{Refused, read_failed},
+    watching::{End, Event, LastWord, Pacing},
 };
 use crate::{
     domain::{
         document::Document,
-        ids::{Account, Invalid, Target},
+        ids::{Account, Invalid, Target, Timestamp},
         lock::TargetKey,
         refusal::{Asked, Refusal},
     },
@@ -30,16 +25,12 @@ use crate::{
         self, WatchDocumentResponse as Response,
         watch_document_response::{Change, Draining, Frame, Heartbeat},
     },
-    stream::pace::{self, StoreClock},
-    telemetry,
-    wake::Watch,
+    stream::pace,
 };
 
 /// Frames that wait for the watcher: each may carry a whole document, and the next one makes it
 /// stale.
 const FRAMES_MAX: usize = 1;
-/// Before a failed read is tried again, give or take a half: a failover takes a few of them.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 
 type Item = Result<Response, Status>;
 
@@ -66,34 +57,6 @@ impl Version {
             exists: document.exists,
         })
     }
-}
-
-/// Why a watch is over.
-enum End {
-    Gone,
-    Shutdown,
-    Aged,
-    Stalled,
-    Refused(Refusal),
-}
-
-impl End {
-    /// The word in metrics.
-    fn cause(&self) -> &'static str {
-        match self {
-            End::Gone => "GONE",
-            End::Shutdown => "SHUTDOWN",
-            End::Aged => "AGED",
-            End::Stalled => "STALLED",
-            End::Refused(refusal) => refusal.reason(),
-        }
-    }
-}
-
-/// What a wait ended with.
-enum Event {
-    Changed,
-    Heartbeat,
 }
 
 impl Api {
@@ -130,13 +93,10 @@ impl Api {
         let told = Version::of(found.as_ref());
         let change = change(&key, found, revision);
         let first = Change { snapshot: true, unchanged, ..change };
-        let (sender, receiver) = mpsc::channel(FRAMES_MAX + 1);
-        // One place is kept for the last item, so that a slow watcher still learns why it ended.
-        let last_word = sender.clone().try_reserve_owned().map_err(|_| Refusal::Internal)?;
-        let watching =
-            Watching::new(self.clone(), key, content, watch, sender, told, StoreClock::read(now));
+        let (pacing, last_word, frames) = Pacing::open(self, watch, FRAMES_MAX, now)?;
+        let watching = Watching { api: self.clone(), key, content, told, pacing };
         self.engine().seams().spawn(watching.run(first, last_word));
-        Ok(ReceiverStream::new(receiver))
+        Ok(frames)
     }
 
     async fn read_document(
@@ -158,148 +118,79 @@ struct Watching {
     api: Api,
     key: TargetKey,
     content: Content,
-    watch: Watch,
-    sender: mpsc::Sender<Item>,
     /// What the last frame told.
     told: Version,
-    clock: StoreClock,
-    heartbeat: Instant,
-    age: Instant,
-    /// While the store is out of reach: when to read again.
-    retry: Option<Instant>,
+    pacing: Pacing<Response>,
 }
 
 impl Watching {
-    fn new(
-        api: Api,
-        key: TargetKey,
-        content: Content,
-        watch: Watch,
-        sender: mpsc::Sender<Item>,
-        told: Version,
-        clock: StoreClock,
-    ) -> Self {
-        let (now, settings) = (Instant::now(), &api.0.streams);
-        let heartbeat = now + settings.heartbeat.to_std();
-        let age = now + pace::spread(settings.age_max.to_std(), api.engine().seams().random());
-        Watching { key, content, watch, sender, told, clock, heartbeat, age, retry: None, api }
-    }
-
     /// Runs until the end, and says why.
-    async fn run(mut self, first: Change, last_word: OwnedPermit<Item>) {
-        telemetry::stream_began();
+    async fn run(mut self, first: Change, last_word: LastWord<Response>) {
         let end = match self.follow(first).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
-        telemetry::stream_ended(end.cause());
-        if let Some(word) = self.last_word(end) {
-            last_word.send(word);
-        }
+        let word = self.last_word(&end);
+        self.pacing.end(&end, last_word, word);
     }
 
     async fn follow(&mut self, first: Change) -> Result<std::convert::Infallible, End> {
-        self.place().await?.send(response(Frame::Change(first)));
+        self.pacing.place().await?.send(Ok(response(Frame::Change(first))));
         loop {
-            match self.wait().await? {
+            match self.pacing.wait().await? {
                 Event::Changed => self.look().await?,
-                Event::Heartbeat => self.show_life().await?,
+                Event::Heartbeat => self.pacing.show_life(heartbeat).await?,
             }
-        }
-    }
-
-    /// Waits for a hint, a timer or the end.
-    async fn wait(&mut self) -> Result<Event, End> {
-        tokio::select! {
-            biased;
-            () = self.api.drain().cancelled() => Err(End::Shutdown),
-            () = self.sender.closed() => Err(End::Gone),
-            () = tokio::time::sleep_until(self.age) => Err(End::Aged),
-            () = tokio::time::sleep_until(self.heartbeat) => Ok(Event::Heartbeat),
-            () = at(self.retry) => Ok(Event::Changed),
-            () = self.watch.changed(), if self.retry.is_none() => Ok(Event::Changed),
         }
     }
 
     /// Reads again, and tells what differs.
     async fn look(&mut self) -> Result<(), End> {
         // The place comes first: nothing is read for a watcher that would not take it.
-        let place = self.place().await?;
+        let place = self.pacing.place().await?;
         let found = match self.api.read_document(&self.key, self.content).await {
             Ok(found) => found,
-            Err(Refusal::StoreUnavailable { .. }) => {
+            Err(refusal) => {
                 drop(place);
-                let share = u32::try_from(self.api.engine().seams().random() % 1_001).unwrap_or(0);
-                let pause = READ_PAUSE / 2 + READ_PAUSE * share / 1_000;
-                self.retry = Some(Instant::now() + pause);
-                return Ok(());
+                return self.pacing.rest(refusal.into());
             }
-            Err(refusal) => return Err(End::Refused(refusal)),
         };
         let version = Version::of(found.as_ref());
-        if version != self.told {
-            place.send(response(Frame::Change(change(&self.key, found, self.told.revision))));
-        } else {
+        if version == self.told {
             drop(place);
+        } else {
+            let change = change(&self.key, found, self.told.revision);
+            place.send(Ok(response(Frame::Change(change))));
         }
-        (self.told, self.retry) = (version, None);
+        self.told = version;
+        self.pacing.recover();
         Ok(())
     }
 
-    async fn show_life(&mut self) -> Result<(), End> {
-        let now = self.clock.now(self.api.engine()).await;
-        let place = self.place().await?;
-        place.send(response(Frame::Heartbeat(Heartbeat {
-            store_time: Some(times::timestamp(now)),
-        })));
-        self.heartbeat = Instant::now() + self.api.0.streams.heartbeat.to_std();
-        Ok(())
-    }
-
-    /// A place for a frame; a watcher that takes none for too long is given up.
-    async fn place(&self) -> Result<Permit<'_, Item>, End> {
-        let stall = self.api.0.streams.write_stall_max.to_std();
-        tokio::select! {
-            biased;
-            place = tokio::time::timeout(stall, self.sender.reserve()) => match place {
-                Ok(Ok(place)) => Ok(place),
-                Ok(Err(_)) => Err(End::Gone),
-                Err(_) => Err(End::Stalled),
-            },
-            () = self.api.drain().cancelled() => Err(End::Shutdown),
-        }
-    }
-
-    fn last_word(&self, end: End) -> Option<Item> {
+    fn last_word(&self, end: &End) -> Option<Item> {
         let draining = |reason: &str| {
-            let retry = pace::retry(self.api.engine().seams().random());
-            response(Frame::Draining(Draining {
+            Ok(response(Frame::Draining(Draining {
                 reason: reason.to_owned(),
-                retry_delay: Some(times::duration(retry)),
-            }))
+                retry_delay: Some(times::duration(self.pacing.come_back())),
+            })))
         };
-        let refused = |refusal: Refusal| Err(self.api.status(Asked::Stream, refusal.into()));
+        let refused = |refused: Refused| Err(self.api.status(Asked::Stream, refused));
         match end {
-            End::Gone => None,
+            End::Complete | End::Gone => None,
             End::Shutdown => Some(draining(pace::SHUTTING_DOWN)),
             End::Aged => Some(draining(pace::AGED)),
-            End::Stalled => Some(refused(Refusal::SlowConsumer)),
-            End::Refused(refusal) => Some(refused(refusal)),
+            End::Stalled => Some(refused(Refusal::SlowConsumer.into())),
+            End::Refused(cause) => Some(refused((**cause).clone())),
         }
     }
 }
 
-/// Ends at a time; never without one.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
+fn heartbeat(now: Timestamp) -> Response {
+    response(Frame::Heartbeat(Heartbeat { store_time: Some(times::timestamp(now)) }))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what the channel of the stream takes")]
-fn response(frame: Frame) -> Item {
-    Ok(Response { frame: Some(frame) })
+fn response(frame: Frame) -> Response {
+    Response { frame: Some(frame) }
 }
 
 /// A look at the document; the flags of a snapshot are its caller's to set.

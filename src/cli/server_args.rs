@@ -86,7 +86,15 @@ pub struct ServerArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub write_stall: Option<Span>,
-    /// How old a stream becomes before it ends itself [default: 30m]
+    /// How long a connection may be silent before its peer is asked [default: 20s]
+    #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
+    pub keepalive_interval: Option<Span>,
+    /// How long that may stay unanswered before the connection ends [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
+    pub keepalive_timeout: Option<Span>,
+    /// How old a stream or a connection becomes before it ends [default: 30m]
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub stream_age: Option<Span>,

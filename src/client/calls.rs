@@ -35,9 +35,14 @@ use crate::proto::{
 pub struct Watch(Streaming<WatchOperationResponse>);
 
 impl Watch {
-    /// The next look at the operation; none after its final state.
+    /// The next look at the operation; none after its final state. Signs of life are passed over.
     pub async fn next(&mut self) -> Result<Option<WatchOperationResponse>, Failure> {
-        self.0.message().await.map_err(Failure::from)
+        loop {
+            match self.0.message().await? {
+                Some(response) if response.heartbeat.is_some() => {}
+                received => return Ok(received),
+            }
+        }
     }
 }
 

@@ -152,6 +152,11 @@ pub enum Refusal {
         /// When to come back.
         retry: Span,
     },
+    /// The stream reached its maximum age; told as DRAINING, since callers do the same.
+    StreamAged {
+        /// When to come back.
+        retry: Span,
+    },
     /// Another transaction holds the id now.
     IdentityHeld {
         /// When to come back.
@@ -223,7 +228,7 @@ impl Refusal {
             Refusal::StoreEpochChanged => "STORE_EPOCH_CHANGED",
             Refusal::RateLimited { .. } => "RATE_LIMITED",
             Refusal::StoreUnavailable { .. } => "STORE_UNAVAILABLE",
-            Refusal::Draining { .. } => "DRAINING",
+            Refusal::Draining { .. } | Refusal::StreamAged { .. } => "DRAINING",
             Refusal::IdentityHeld { .. } => "IDENTITY_HELD",
             Refusal::CommitUnknown => "COMMIT_UNKNOWN",
             Refusal::NoAnswerYet { .. } => "NO_ANSWER_YET",
@@ -263,6 +268,7 @@ impl Refusal {
             | Refusal::RateLimited { .. }
             | Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
+            | Refusal::StreamAged { .. }
             | Refusal::IdentityHeld { .. }
             | Refusal::Internal
             | Refusal::CredentialsMissing
@@ -277,6 +283,7 @@ impl Refusal {
             Refusal::RateLimited { retry }
             | Refusal::StoreUnavailable { retry }
             | Refusal::Draining { retry }
+            | Refusal::StreamAged { retry }
             | Refusal::IdentityHeld { retry } => Some(*retry),
             Refusal::InboxFull { earliest_release, .. } => {
                 let wait = (*earliest_release)? - now?;
@@ -391,6 +398,9 @@ impl Refusal {
             Refusal::RateLimited { .. } => "too many requests at once".to_owned(),
             Refusal::StoreUnavailable { .. } => "the store cannot be reached now".to_owned(),
             Refusal::Draining { .. } => "this server is shutting down".to_owned(),
+            Refusal::StreamAged { .. } => {
+                "the stream reached its maximum age; open it again".to_owned()
+            }
             Refusal::IdentityHeld { .. } => {
                 "another transaction holds this id now; send the same id again".to_owned()
             }
@@ -446,6 +456,7 @@ impl Refusal {
             | Refusal::StoreEpochChanged => RecoveryAction::Wait,
             Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
+            | Refusal::StreamAged { .. }
             | Refusal::CommitUnknown
             | Refusal::NoAnswerYet { .. }
             | Refusal::Internal => RecoveryAction::ResubmitSameId,

@@ -88,6 +88,7 @@ impl From<Refusal> for Fault {
             | Refusal::NoSuchLock
             | Refusal::StreamSuperseded
             | Refusal::SlowConsumer
+            | Refusal::StreamAged { .. }
             | Refusal::ResumeTokenInvalid(_)
             | Refusal::InboxRecreated
             | Refusal::StoreEpochChanged

@@ -29,9 +29,10 @@ async fn a_web_page_reaches_no_service() {
         ),
         ("Host: localhost\r\nContent-Type: text/plain\r\n", "415"),
         ("Host: localhost\r\n", "415"),
-        ("Host: localhost\r\nOrigin: http://a\r\nContent-Type: application/grpc\r\n", "403"),
-        ("Host: evil.example:7070\r\nContent-Type: application/grpc\r\n", "403"),
-        ("Host: localhost:7070\r\nContent-Type: application/grpc\r\n", "200"),
+        ("Host: localhost\r\nContent-Type: application/grpc\r\n", "415"),
+        ("Host: localhost\r\nOrigin: http://a\r\nContent-Type: application/grpc-web\r\n", "403"),
+        ("Host: evil.example:7070\r\nContent-Type: application/grpc-web\r\n", "403"),
+        ("Host: localhost:7070\r\nContent-Type: application/grpc-web\r\n", "200"),
     ] {
         let line = posted(&hosted, headers).await;
         assert!(line.contains(code), "{headers}{line}");

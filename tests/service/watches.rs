@@ -1,4 +1,4 @@
-//! A watch of a document whose watcher stops reading.
+//! Watches whose watcher stops reading.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use receiptd::{
 use tonic::{Code, transport::Channel};
 use tonic_types::StatusExt;
 
-use super::{OperationServiceClient, fresh_id, host};
+use super::{OperationServiceClient, append, fresh_id, host};
 
 #[tokio::test]
-async fn a_watcher_that_takes_no_frame_for_too_long_is_let_go_with_the_reason() {
+async fn a_watcher_of_a_document_that_takes_no_frame_for_too_long_is_let_go_with_the_reason() {
     let config = Config { write_stall: Span::millis(200), ..Config::default() };
     let hosted = host(Access::Local, config).await;
     let channel = Channel::from_shared(hosted.address.clone()).expect("a URI");
@@ -55,6 +55,41 @@ async fn a_watcher_that_takes_no_frame_for_too_long_is_let_go_with_the_reason() 
         match frame.expect("what was sent can be read") {
             Ok(Some(_)) => {}
             Ok(None) => panic!("an end without a word"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::ResourceExhausted);
+    assert_eq!(end.get_details_error_info().expect("details").reason, "SLOW_CONSUMER");
+}
+
+#[tokio::test]
+async fn a_watcher_of_an_operation_that_takes_no_frame_for_too_long_is_told_so() {
+    let (heartbeat, write_stall) = (Span::millis(10), Span::millis(200));
+    let config = Config { heartbeat, write_stall, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let channel = Channel::from_shared(hosted.address.clone()).expect("a URI");
+    let mut operations =
+        OperationServiceClient::new(channel.clone().connect().await.expect("connects"));
+    let mut holder = append(&fresh_id(), "d");
+    holder.intent.as_mut().expect("there is one").lock_mode = proto::LockMode::UntilAcked.into();
+    operations.submit_operation(holder).await.expect("applied");
+    let waiter = fresh_id();
+    operations.submit_operation(append(&waiter, "d")).await.expect("waits");
+    // Its first frame alone is more than this.
+    let small = channel.initial_stream_window_size(64).connect().await.expect("connects");
+    let request = proto::WatchOperationRequest { operation_id: waiter, mint_time: None };
+    let watch = OperationServiceClient::new(small).watch_operation(request).await.expect("opens");
+    let given_up = async {
+        while !hosted.engine.wake().watched().operations.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), given_up).await.expect("given up");
+    let mut frames = watch.into_inner();
+    let end = loop {
+        let frame = tokio::time::timeout(Duration::from_secs(10), frames.message()).await;
+        match frame.expect("what was sent can be read") {
+            Ok(frame) => assert!(frame.is_some(), "an end without a word"),
             Err(status) => break status,
         }
     };
