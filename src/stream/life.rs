@@ -422,8 +422,8 @@ impl Life {
     /// Reads what the next heartbeat tells: the store's clock, and how far the position may rise.
     async fn refresh(&mut self) -> Result<(), Fault> {
         self.timers.refresh = self.timers.heartbeat + self.settings.heartbeat.to_std();
-        let store = self.engine.store().clone();
-        let read = Box::pin(async move { StoreClock::ask(&store).await });
+        let engine = self.engine.clone();
+        let read = Box::pin(async move { StoreClock::ask(&engine).await });
         if let Some(clock) = self.attend(read).await? {
             self.store_clock = clock;
         }
