@@ -10,18 +10,21 @@
 //!
 //! In reading order: `pace` is what all long-lived streams keep to, watches too;
 //! `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants; `ends` says why a
-//! stream is over, `life` is the loop, `work` what it does with the store, and `send` how results
-//! leave. [`pull`] is for consumers without a stream.
+//! stream is over, `timers` what is due when; `life` is the loop, `work` what it does with the
+//! store, `send` how results leave, and `losses` what is told of deliveries that will not come.
+//! [`pull`] is for consumers without a stream.
 
 pub mod credit;
 mod ends;
 mod frames;
 mod gaps;
 mod life;
+mod losses;
 pub mod pace;
 mod progress;
 pub mod pull;
 mod send;
+mod timers;
 mod work;
 
 use std::{
