@@ -9,16 +9,19 @@
 //! are commands of their own, valid from any connection), and what may be sent to whom (the rules).
 //!
 //! In reading order: `gaps`, `frames` and `progress` are pure; `credit` is what a reader grants;
-//! `ends` says why a stream is over, `life` is the loop, and `work` what it does with the store.
-//! [`pull`] is for consumers without a stream.
+//! `ends` says why a stream is over, `timers` what is due when; `life` is the loop, `work` what it
+//! does with the store, and `losses` what it tells of deliveries that will not come. [`pull`] is for
+//! consumers without a stream.
 
 pub mod credit;
 mod ends;
 mod frames;
 mod gaps;
 mod life;
+mod losses;
 mod progress;
 pub mod pull;
+mod timers;
 mod work;
 
 use std::{

@@ -1,9 +1,9 @@
 //! SessionService: what an editor needs on one stream (contract section 4).
 //!
-//! What must stay true: an inbox of a session is a stream like any other, and a submit or an ack
-//! goes through the same functions as its unary call; no frame of one inbox or submit waits for
-//! another's; whatever a peer sends, a session holds a bounded amount of it. The end of the
-//! caller's frames acks nothing (gotcha 13).
+//! What must stay true: an inbox of a session is a stream like any other, and a submit, an ack or an
+//! extension goes through the same functions as its unary call; no frame of one inbox or submit
+//! waits for another's; whatever a peer sends, a session holds a bounded amount of it. The end of
+//! the caller's frames acks nothing (gotcha 13).
 //!
 //! `inbound` does what a frame asks for, `inboxes` holds what is followed, `outgoing` what is to be
 //! told, and `life` is the loop.

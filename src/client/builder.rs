@@ -149,7 +149,7 @@ mod tests {
         let error = local().authorities_file(&missing).build().expect_err("no such file");
         assert!(error.to_string().contains("missing.pem"), "{error}");
         let error = Client::builder("not an address").build().expect_err("no address");
-        assert!(matches!(error, BuildError::Connect(ConnectError::Endpoint { .. })), "{error}");
+        assert!(matches!(error, BuildError::Connect(ConnectError::Address { .. })), "{error}");
         let journal = directory.path().join("journal");
         let client = local().journal_file(&journal).build().expect("a usable client");
         let error = local().journal_file(&journal).build().expect_err("in use");

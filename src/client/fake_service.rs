@@ -4,7 +4,6 @@
 //! id. Deliberately not here: everything that the tests of the client do not ask for.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,7 +17,10 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
-use super::fake_script::{Asked, Script};
+use super::{
+    fake_data::Data,
+    fake_script::{Asked, Script},
+};
 use crate::proto::{
     document_service_server::{DocumentService, DocumentServiceServer},
     inbox_service_server::{InboxService, InboxServiceServer},
@@ -44,20 +46,6 @@ pub(crate) struct Store {
     changed: Notify,
     /// Frames after which a stream ends; 0: it does not.
     frames_max: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Data {
-    operations: BTreeMap<String, Operation>,
-    text: Vec<char>,
-    revision: i64,
-    deliveries: BTreeMap<i64, FakeDelivery>,
-}
-
-struct FakeDelivery {
-    operation_id: String,
-    attempt: i32,
-    acked: bool,
 }
 
 impl FakeService {
@@ -165,85 +153,6 @@ impl Store {
 
     fn data(&self) -> MutexGuard<'_, Data> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Data {
-    fn apply(&mut self, request: &SubmitOperationRequest) -> Operation {
-        let intent = request.intent.clone().unwrap_or_default();
-        let wrong = intent.expected_revision.filter(|expected| *expected != self.revision);
-        let state = match wrong.is_none() && self.edit(&intent) {
-            true => operation::State::Applied,
-            false => operation::State::Rejected,
-        };
-        let base_revision = self.revision;
-        self.revision += i64::from(state == operation::State::Applied);
-        let document = DocumentChange {
-            base_revision,
-            result_revision: self.revision,
-            ..DocumentChange::default()
-        };
-        let operation = Operation {
-            operation_id: request.operation_id.clone(),
-            state: state.into(),
-            receipt: Some(Receipt { document: Some(document), ..Receipt::default() }),
-            ..Operation::default()
-        };
-        let sequence = 1 + i64::try_from(self.deliveries.len()).unwrap_or(0);
-        let operation_id = request.operation_id.clone();
-        let delivery = FakeDelivery { operation_id, attempt: 0, acked: false };
-        self.deliveries.insert(sequence, delivery);
-        self.operations.insert(request.operation_id.clone(), operation.clone());
-        operation
-    }
-
-    fn edit(&mut self, intent: &Intent) -> bool {
-        let arguments: serde_json::Value =
-            serde_json::from_slice(&intent.arguments).unwrap_or_default();
-        if let Some(content) = arguments["content"].as_str() {
-            self.text = content.chars().collect();
-        }
-        if let Some(line) = arguments["line"].as_str() {
-            self.text.extend(line.chars().chain(['\n']));
-        }
-        for edit in arguments["edits"].as_array().into_iter().flatten() {
-            let number = |index: usize| {
-                edit[index].as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
-            };
-            let (start, end) = (number(0), number(0) + number(1));
-            if end > self.text.len() {
-                return false;
-            }
-            let inserted = edit[2].as_str().unwrap_or_default().chars();
-            self.text.splice(start..end, inserted);
-        }
-        true
-    }
-
-    /// Marks everything unacked above a number as sent once more.
-    fn send_after(&mut self, position: i64) -> (Vec<DeliveredResult>, i64) {
-        let mut last = position;
-        let mut results = Vec::new();
-        for (sequence, kept) in self.deliveries.range_mut(position + 1..) {
-            last = *sequence;
-            if kept.acked {
-                continue;
-            }
-            kept.attempt += 1;
-            let delivery = Delivery {
-                sequence: *sequence,
-                operation_id: kept.operation_id.clone(),
-                outcome_version: 1,
-                attempt: kept.attempt,
-                ..Delivery::default()
-            };
-            results.push(DeliveredResult {
-                delivery: Some(delivery),
-                operation: self.operations.get(&kept.operation_id).cloned(),
-                redelivered: kept.attempt > 1,
-            });
-        }
-        (results, last)
     }
 }
 

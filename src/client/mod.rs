@@ -95,6 +95,8 @@ mod extend;
 pub mod inbox;
 
 #[cfg(test)]
+mod fake_data;
+#[cfg(test)]
 mod fake_script;
 #[cfg(test)]
 pub(crate) mod fake_service;

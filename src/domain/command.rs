@@ -3,11 +3,12 @@
 //! A command names the rows it will need as far as they can be known beforehand; whatever a rule
 //! finds beyond that arrives with the next batch (see [`super::world`]).
 
+mod needs;
+
 use std::collections::BTreeMap;
 
 use super::{
     attempts::{Attempted, Attempts},
-    deliver,
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
@@ -17,7 +18,7 @@ use super::{
     operation::{Operation, OperationKey},
     redrive::Redriven,
     refusal::Refusal,
-    world::needs::{Access, Body, Need, Unloaded},
+    world::needs::Unloaded,
 };
 
 /// What a submit does when its target is locked.
@@ -64,14 +65,6 @@ pub struct Submit {
     /// Meant or only tried.
     pub intention: Intention,
 }
-
-/// What a command's rows weigh in the limit of a batch, in bytes.
-const ROW_WEIGHT: usize = 1_024;
-/// What a document's content weighs where a rule reads it, in bytes. Its size is known only to the
-/// store, so this is a usual one: at this weight a full batch of 200 just fits its 8 MiB. The worst
-/// case, 200 documents of the policy's largest size, is met once: how long a decision takes bounds
-/// the batches behind it (see the engine's lanes).
-const BODY_WEIGHT: usize = 38 * 1_024;
 
 /// Everything that changes state goes through one of these.
 #[derive(Debug, Clone)]
@@ -217,156 +210,6 @@ pub enum Command {
         /// How many since the last fold.
         count: i64,
     },
-}
-
-impl Command {
-    /// Whose rows it touches: all rows of one command belong to one account.
-    pub fn account(&self) -> &Account {
-        match self {
-            Command::Submit(submit) => &submit.key.account,
-            Command::Cancel { key, .. }
-            | Command::SweepOperation { key }
-            | Command::FoldReplays { key, .. } => &key.account,
-            Command::Ack { account, .. } | Command::Redrive { account, .. } => account,
-            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => &attempts.account,
-            Command::Open { inbox, .. }
-            | Command::Reopen { inbox, .. }
-            | Command::Pull { inbox, .. }
-            | Command::Offer { inbox, .. }
-            | Command::Close { inbox, .. } => &inbox.account,
-            Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
-            Command::SweepDelivery { key, .. } => &key.inbox.account,
-            Command::SweepInbox { key } => &key.account,
-        }
-    }
-
-    /// The id that must not be in another transaction's hands.
-    pub fn claim(&self) -> Option<&OperationKey> {
-        match self {
-            Command::Submit(submit) => Some(&submit.key),
-            Command::Cancel { .. }
-            | Command::Ack { .. }
-            | Command::Extend { .. }
-            | Command::Defer { .. }
-            | Command::Redrive { .. }
-            | Command::Pull { .. }
-            | Command::Open { .. }
-            | Command::Reopen { .. }
-            | Command::Offer { .. }
-            | Command::Close { .. }
-            | Command::ReleaseLock { .. }
-            | Command::SweepDelivery { .. }
-            | Command::SweepOperation { .. }
-            | Command::SweepLock { .. }
-            | Command::SweepInbox { .. }
-            | Command::FoldReplays { .. } => None,
-        }
-    }
-
-    /// Bytes it brings along, for the limit of a batch.
-    pub fn weight(&self) -> usize {
-        match self {
-            Command::Submit(submit) => {
-                let body = if submit.action.reads_content() { BODY_WEIGHT } else { 0 };
-                ROW_WEIGHT + body + submit.intent.arguments.len()
-            }
-            // The end of a lock reads nothing unless somebody waits for it, which few do; and what
-            // starts then is bounded (release.rs). The same holds for Open and Close below.
-            Command::Ack { targets, .. } | Command::Redrive { targets, .. } => {
-                ROW_WEIGHT + 64 * targets.len()
-            }
-            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
-                ROW_WEIGHT + 64 * attempts.targets.len()
-            }
-            // These are there to start waiters, which read their document.
-            Command::ReleaseLock { .. }
-            | Command::SweepDelivery { .. }
-            | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
-            Command::Cancel { .. }
-            | Command::Pull { .. }
-            | Command::Open { .. }
-            | Command::Reopen { .. }
-            | Command::Offer { .. }
-            | Command::Close { .. }
-            | Command::SweepOperation { .. }
-            | Command::SweepInbox { .. }
-            | Command::FoldReplays { .. } => ROW_WEIGHT,
-        }
-    }
-
-    /// The rows it will need, as far as they can be known beforehand.
-    pub fn needs(&self) -> Vec<Need> {
-        match self {
-            Command::Submit(submit) => {
-                let body = match submit.action.reads_content() {
-                    true => Body::Load,
-                    false => Body::Omit,
-                };
-                let account = submit.key.account.clone();
-                let target =
-                    TargetKey { account: account.clone(), target: submit.intent.target.clone() };
-                let mut needs = vec![
-                    Need::Operation(submit.key.clone(), Access::Read),
-                    Need::Account(account.clone(), Access::Read),
-                    Need::Document(target, body),
-                ];
-                let inbox = submit.inbox.clone();
-                needs.extend(inbox.map(|inbox| Need::Inbox(InboxKey { account, inbox })));
-                needs
-            }
-            // The account says what can be told of an id without a record.
-            Command::Cancel { key, .. } => vec![
-                Need::Operation(key.clone(), Access::Write),
-                Need::Account(key.account.clone(), Access::Read),
-            ],
-            Command::SweepOperation { key } | Command::FoldReplays { key, .. } => {
-                vec![Need::Operation(key.clone(), Access::Write)]
-            }
-            Command::Ack { account, targets, .. } => {
-                targets.iter().map(|target| deliver::need(account, target, Access::Read)).collect()
-            }
-            Command::Redrive { account, targets, .. } => {
-                targets.iter().map(|target| deliver::need(account, target, Access::Write)).collect()
-            }
-            Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
-                attempts.keys().map(Need::Delivery).collect()
-            }
-            Command::Pull { inbox, limit, .. } => vec![
-                Need::Account(inbox.account.clone(), Access::Read),
-                Need::Deliverable(inbox.clone(), *limit),
-            ],
-            Command::Open { inbox, consumer, .. } | Command::Reopen { inbox, consumer, .. } => {
-                vec![
-                    Need::Account(inbox.account.clone(), Access::Read),
-                    Need::Held(inbox.clone(), consumer.clone()),
-                ]
-            }
-            Command::Offer { inbox, limit: 0, .. } => vec![Need::Inbox(inbox.clone())],
-            Command::Offer { inbox, limit, choice: Choice::Any, .. } => {
-                vec![Need::Deliverable(inbox.clone(), *limit)]
-            }
-            Command::Offer { inbox, choice: Choice::Returned(sequences), .. } => {
-                let key =
-                    |sequence: &i64| DeliveryKey { inbox: inbox.clone(), sequence: *sequence };
-                let inbox = [Need::Inbox(inbox.clone())];
-                inbox.into_iter().chain(sequences.iter().map(key).map(Need::Delivery)).collect()
-            }
-            Command::Close { inbox, consumer, .. } => {
-                vec![Need::Held(inbox.clone(), consumer.clone())]
-            }
-            Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
-                vec![Need::Waiters(target.clone())]
-            }
-            Command::SweepDelivery { key, operation_id } => vec![
-                Need::Operation(
-                    OperationKey { account: key.inbox.account.clone(), id: operation_id.clone() },
-                    Access::Write,
-                ),
-                Need::Delivery(key.clone()),
-            ],
-            Command::SweepInbox { key } => vec![Need::Inbox(key.clone())],
-        }
-    }
 }
 
 /// How a call was answered (contract section 3).

@@ -7,7 +7,7 @@
 //! costs little: whatever is more than a wait has a future of its own on the heap, and is gone when
 //! it is done.
 
-use std::{pin::Pin, time::Duration};
+use std::pin::Pin;
 
 use futures_util::future::BoxFuture;
 use tokio::{
@@ -20,8 +20,10 @@ use super::{
     Frame, Granted, Item, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
+    losses,
     progress::Progress,
-    work::{self, Page},
+    timers::{CLOCK_PATIENCE, TICK, Timers},
+    work::Page,
 };
 use crate::{
     domain::{
@@ -35,17 +37,6 @@ use crate::{
     telemetry,
     wake::Watch,
 };
-
-/// Between two looks at what may have become due without a hint, such as the end of a backoff.
-const TICK: Duration = Duration::from_secs(1);
-/// Between two looks that hints ask for: under load they fold, and nobody feels the wait.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
-/// The first and the longest pause while the store can't be reached.
-const BACKOFF_FIRST: Duration = Duration::from_millis(400);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// How long before a heartbeat the store's clock is read, which is what that may take. The heartbeat
-/// doesn't wait for it.
-const CLOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Something that the store is asked.
 pub(super) type StoreWork<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -85,23 +76,6 @@ enum Event {
     Changed,
 }
 
-/// When something is due without a hint.
-#[derive(Debug)]
-pub(super) struct Timers {
-    heartbeat: Instant,
-    /// What the next heartbeat tells is read from here on.
-    refresh: Instant,
-    tick: Instant,
-    /// The lease of the consumer.
-    pub(super) renew: Instant,
-    /// The end of the stream.
-    age: Instant,
-    /// The last look at the inbox row.
-    pub(super) looked: Instant,
-    /// While the store is out of reach: no work before this.
-    rest: Option<Instant>,
-}
-
 /// A running stream.
 pub(super) struct Life {
     pub(super) engine: Engine,
@@ -134,7 +108,6 @@ pub(super) struct Life {
     /// transaction only when this changed, or time passed.
     pub(super) exhausted: Option<(i64, i64, i64)>,
     pub(super) timers: Timers,
-    pause: Duration,
     /// The store's clock, and when it was read.
     store_clock: (Timestamp, Instant),
 }
@@ -151,16 +124,7 @@ impl Life {
         let Start { position, opened, consumer, granted, end } = start;
         let now = Instant::now();
         let age = end.unwrap_or_else(|| now + settings.age(engine.seams().random()));
-        let timers = Timers {
-            // None before `Opened`.
-            heartbeat: age,
-            refresh: age,
-            tick: now + TICK,
-            renew: now + engine.policy().consumer_lease.to_std() / 3,
-            age,
-            looked: now,
-            rest: None,
-        };
+        let lease = engine.policy().consumer_lease.to_std();
         Life {
             inbox: opened.key.clone(),
             progress: Progress::new(position.unwrap_or(0), &opened, consumer.window),
@@ -177,12 +141,11 @@ impl Life {
             offer_wanted: true,
             withdrawals_wanted: false,
             ended_changed: false,
-            lost_told: work::lost(&opened),
+            lost_told: losses::lost(&opened),
             doubtful: false,
             known: opened,
             exhausted: None,
-            timers,
-            pause: BACKOFF_FIRST,
+            timers: Timers::new(now, age, lease),
             engine,
         }
     }
@@ -226,7 +189,7 @@ impl Life {
             heartbeat: self.settings.heartbeat,
         };
         self.send(opened).await?;
-        self.next_heartbeat(Instant::now());
+        self.timers.next_heartbeat(Instant::now(), self.settings.heartbeat.to_std());
         self.settle().await
     }
 
@@ -251,7 +214,7 @@ impl Life {
         if let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
             return Box::pin(self.send_handed(handed)).await;
         }
-        if self.timers.rest.is_some_and(|until| now < until) {
+        if self.timers.rests(now) {
             return self.wait().await;
         }
         let Some(work) = self.next_work(now) else { return self.wait().await };
@@ -264,7 +227,7 @@ impl Life {
             Work::Look => Box::pin(self.look()),
         };
         match step.await {
-            Ok(()) => self.recover(),
+            Ok(()) => self.timers.recover(),
             Err(Fault::End(end)) => return Err(end),
             Err(Fault::Retry(refusal)) => self.rest(&refusal),
         }
@@ -282,7 +245,7 @@ impl Life {
             Some(Work::Refresh)
         } else if self.offer_wanted {
             Some(Work::Offer)
-        } else if self.look_wanted && now >= self.timers.looked + LOOK_PAUSE {
+        } else if self.look_wanted && self.timers.looks(now) {
             Some(Work::Look)
         } else {
             None
@@ -306,15 +269,9 @@ impl Life {
     }
 
     async fn beat(&mut self, now: Instant) -> Result<(), End> {
-        self.next_heartbeat(now);
+        self.timers.next_heartbeat(now, self.settings.heartbeat.to_std());
         let now = self.store_time();
         self.send(Frame::Heartbeat { resume_token: self.token(), now }).await
-    }
-
-    fn next_heartbeat(&mut self, now: Instant) {
-        let interval = self.settings.heartbeat.to_std();
-        self.timers.heartbeat = now + interval;
-        self.timers.refresh = now + interval - CLOCK_PATIENCE.min(interval / 2);
     }
 
     /// Awaits what the store is asked, and lives on meanwhile: heartbeats go out, and whatever ends
@@ -342,7 +299,7 @@ impl Life {
 
     /// Waits for a hint, a handed delivery, a timer or the end.
     async fn wait(&mut self) -> Result<(), End> {
-        let timer = self.next_timer();
+        let timer = self.timers.next(self.look_wanted);
         let hints_wanted = !self.look_wanted;
         let Life { shutdown, sender, handed, watch, granted, .. } = self;
         let event = tokio::select! {
@@ -374,18 +331,6 @@ impl Life {
             Event::Changed => {
                 self.look_wanted = true;
                 Ok(())
-            }
-        }
-    }
-
-    fn next_timer(&self) -> Instant {
-        let timers = &self.timers;
-        let next = timers.heartbeat.min(timers.tick).min(timers.age);
-        match timers.rest.filter(|until| *until > Instant::now()) {
-            Some(until) => next.min(until),
-            None => {
-                let next = next.min(timers.renew).min(timers.refresh);
-                if self.look_wanted { next.min(timers.looked + LOOK_PAUSE) } else { next }
             }
         }
     }
@@ -449,21 +394,11 @@ impl Life {
     }
 
     fn rest(&mut self, refusal: &Refusal) {
-        if self.timers.rest.is_none() {
+        if self.timers.rest(self.engine.seams().random()) {
             tracing::debug!(reason = refusal.reason(), "a stream waits for the store");
         }
-        // Half of the pause is left to chance, so that streams don't come back together.
-        let half = self.pause / 2;
-        let share = u32::try_from(self.engine.seams().random() % 1_001).unwrap_or(0);
-        self.timers.rest = Some(Instant::now() + half + half * share / 1_000);
-        self.pause = (self.pause * 2).min(BACKOFF_MAX);
         // Whatever failed may have happened all the same: the row is read again.
         self.look_wanted = true;
-    }
-
-    fn recover(&mut self) {
-        self.timers.rest = None;
-        self.pause = BACKOFF_FIRST;
     }
 
     fn last_word(&self, end: &End) -> Option<Result<Frame, Refusal>> {

@@ -4,13 +4,12 @@
 //! read again; the wait ends by results, time or shutdown; what is in flight is in the answer, and
 //! what does not arrive comes again after its ack deadline.
 
-use std::time::Duration;
-
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     frames::{self, Joined},
+    timers::{LOOK_PAUSE, TICK},
     unreadable,
     work::operation_keys,
 };
@@ -27,10 +26,6 @@ use crate::{
     wake::Watch,
 };
 
-/// Between two looks at what may have become due without a hint, such as the end of a backoff.
-const TICK: Duration = Duration::from_secs(1);
-/// Between two looks that hints ask for: under load they fold, and nobody feels the wait.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// Results put in flight in one step: their size is known only afterwards, and so many of the
 /// largest are half a MiB.
 const STEP_MAX: i64 = 64;

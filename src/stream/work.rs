@@ -1,8 +1,7 @@
-//! What a stream does with the store: look, offer, send a page, tell what was lost or withdrawn.
+//! What a stream does with the store: look, offer, send a page.
 //!
 //! What must stay true: an offer asks for no more than the inbox row, read just before, leaves
-//! free; what was put in flight is kept until it is sent, whatever fails in between; whatever is lost
-//! is told from the token's position on.
+//! free; what was put in flight is kept until it is sent, whatever fails in between.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +11,8 @@ use super::{
     Frame, Granted,
     ends::{End, Fault},
     frames,
-    gaps::GapMerger,
     life::{Life, StoreWork},
+    losses::lost,
     progress::{Backlog, Offered, has_fresh, is_straight},
     unreadable,
 };
@@ -33,17 +32,12 @@ use crate::{
 /// Deliveries of one offer: a usual window in one or two transactions, and an amount of rows that
 /// is read and joined in one go.
 const OFFER_MAX: i64 = 200;
-/// Lost deliveries in one read.
-const LOST_PAGE: i64 = 500;
 /// Open deliveries in one read.
-const OWED_PAGE: i64 = 500;
+pub(super) const OWED_PAGE: i64 = 500;
 /// More acked deliveries are not counted: the figure is for people.
 const ACKED_MAX: i64 = 10_000;
-/// Withdrawn deliveries in one frame: about 16 KiB.
-const WITHDRAWN_MAX: usize = 200;
-
 /// The states of what may still be lost.
-const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
+pub(super) const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
 
 /// What became of results that were to be sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,7 +71,10 @@ impl Life {
     }
 
     /// Reads from the store, living on meanwhile.
-    async fn read<T>(&mut self, read: StoreWork<Result<T, ReadError>>) -> Result<T, Fault> {
+    pub(super) async fn read<T>(
+        &mut self,
+        read: StoreWork<Result<T, ReadError>>,
+    ) -> Result<T, Fault> {
         Ok(self.attend(read).await?.map_err(unreadable)?)
     }
 
@@ -194,7 +191,7 @@ impl Life {
         Ok(waiting.map(|row| row.key.sequence).take(most).collect())
     }
 
-    fn shown_keys(&self) -> Vec<DeliveryKey> {
+    pub(super) fn shown_keys(&self) -> Vec<DeliveryKey> {
         let key = |sequence| DeliveryKey { inbox: self.inbox.clone(), sequence };
         self.progress.shown().into_iter().map(key).collect()
     }
@@ -222,7 +219,7 @@ impl Life {
             _ => return Err(Refusal::Internal.into()),
         };
         if limit == 0 || !deliveries.is_empty() {
-            // This renewed the lease; a third of it leaves two more tries.
+            // This renewed the lease.
             self.renewed();
         }
         self.learn(*inbox);
@@ -230,7 +227,7 @@ impl Life {
     }
 
     fn renewed(&mut self) {
-        self.timers.renew = Instant::now() + self.engine.policy().consumer_lease.to_std() / 3;
+        self.timers.renewed(self.engine.policy().consumer_lease.to_std());
     }
 
     /// Opens the stream again in place: its lease ended, by a jump of the store's clock or because
@@ -279,31 +276,11 @@ impl Life {
 
     /// Raises the position to what has been sent, where the row as last read says that nothing
     /// below can be lost untold.
-    fn raise_to(&mut self, sent: i64) {
+    pub(super) fn raise_to(&mut self, sent: i64) {
         let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
         if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
             self.progress.raise(sent);
         }
-    }
-
-    /// Tells what was lost since the position, and raises it to just below the lowest number that
-    /// may still be lost and was not shown here: one that waits, backs off or is with others.
-    pub(super) async fn settle(&mut self) -> Result<(), Fault> {
-        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        let after = self.progress.position();
-        // One more than was shown here holds one that was not.
-        let limit = i64::try_from(self.progress.shown_count() + 1)
-            .map_or(OWED_PAGE, |enough| enough.min(OWED_PAGE));
-        let open =
-            Box::pin(async move { store.list_deliveries(&inbox, after, &OPEN, limit).await });
-        let open = self.read(open).await?;
-        let reach = self.progress.reach(&open.deliveries, open.next);
-        // Whatever is not open by now and was lost is found by this later read.
-        self.tell_lost().await?;
-        self.progress.raise(reach);
-        // Until nothing is left that was not shown here.
-        self.doubtful &= reach < self.progress.cursor();
-        Ok(())
     }
 
     /// What may be put in flight, by the row as last read.
@@ -459,58 +436,6 @@ impl Life {
         }
         Ok(Sent::Whole)
     }
-
-    /// Tells what was lost after the position and was neither shown nor told here, beyond the cursor
-    /// too. What was told stays told if a later read fails.
-    pub(super) async fn tell_lost(&mut self) -> Result<(), Fault> {
-        let counted = lost(&self.known);
-        let mut merger = GapMerger::default();
-        let mut after = self.progress.position();
-        loop {
-            after = self.progress.untold_after(after);
-            let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-            let page = Box::pin(async move { store.list_lost(&inbox, after, LOST_PAGE).await });
-            let page = self.read(page).await?;
-            let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
-            for delivery in &page {
-                if !self.progress.is_untold(delivery.key.sequence) {
-                    continue;
-                }
-                if let Some(range) = merger.push(delivery) {
-                    self.send_gap(range).await?;
-                }
-            }
-            after = last;
-            if Instant::now() >= self.timers.renew {
-                // A client that reads slowly must not cost us the lease.
-                self.renew().await?;
-            }
-        }
-        if let Some(range) = merger.finish() {
-            self.send_gap(range).await?;
-        }
-        self.lost_told = counted;
-        self.raise_to(self.progress.cursor());
-        Ok(())
-    }
-
-    /// Tells which of the shown deliveries ended elsewhere.
-    pub(super) async fn tell_withdrawn(&mut self) -> Result<(), Fault> {
-        let keys = self.shown_keys();
-        if !keys.is_empty() {
-            let store = self.engine.store().clone();
-            let rows = self.read(Box::pin(async move { store.deliveries(&keys).await })).await?;
-            let withdrawn = self.progress.settle(&rows, &self.consumer.id);
-            for withdrawn in withdrawn.chunks(WITHDRAWN_MAX) {
-                self.send(Frame::Withdrawn(withdrawn.to_vec())).await?;
-            }
-        }
-        if self.lost_told != lost(&self.known) {
-            self.tell_lost().await?;
-        }
-        self.withdrawals_told();
-        Ok(())
-    }
 }
 
 /// What became of a stream that could not be opened again. A newer stream, a shutdown and a store
@@ -531,11 +456,6 @@ fn offerable(inbox: &Inbox) -> (i64, i64, i64) {
 /// How many deliveries of an inbox have ended.
 fn ended(inbox: &Inbox) -> i64 {
     inbox.acked_total + inbox.expired_total + inbox.dead_total
-}
-
-/// How many deliveries of an inbox were lost.
-pub(super) fn lost(inbox: &Inbox) -> i64 {
-    inbox.expired_total + inbox.dead_total
 }
 
 pub(super) fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {

@@ -1,11 +1,14 @@
 //! The client library as an editor links it: over real servers, proxies, restarts and kills.
 
+#[path = "../support/hosted.rs"]
+mod hosted;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod examples;
 mod kills;
 mod results;
+mod slow;
 mod storm;
 
 use std::{net::SocketAddr, path::Path};

@@ -1,22 +1,27 @@
 //! A session answers what the unary calls answer, field by field, errors too.
 
+use std::collections::BTreeMap;
+
 use receiptd::proto::{
-    AckDeliveriesRequest, AckTarget, BatchSubmitOperationsRequest, SubmitOperationRequest,
+    AckDeliveriesRequest, AckTarget, BatchSubmitOperationsRequest, ExtendDeliveriesRequest,
+    PullDeliveriesRequest, SubmitError, SubmitOperationRequest,
     batch_submit_result::Result as Submitted, session_ack_result_item::Result as Acked,
+    session_extend_result_item::Result as Extended,
 };
 
 use crate::{
     support::{
-        client::Caller,
+        client::{Caller, Refused},
         requests::{Identity, expecting, intent, into_inbox, until_acked, waiting},
         stores::{TestStore, on_both_stores},
     },
-    wire::{Session, ack_of},
+    wire::{Session, ack_of, extension_of},
 };
 
 on_both_stores! {
     submits_answer_alike,
     acks_answer_alike,
+    extensions_answer_alike,
 }
 
 /// The same request of both ways, each on a target and an inbox of its own.
@@ -197,15 +202,7 @@ async fn acks_answer_alike(store: TestStore) {
             (Ok(unary), Acked::Response(answer)) => {
                 assert_eq!(plain(&unary.into_inner()), plain(&answer), "{what}");
             }
-            (Err(status), Acked::Error(error)) => {
-                let refused = crate::support::client::Refused::of(&status);
-                assert_eq!(refused.code as i32, error.code, "{what}");
-                assert_eq!(refused.reason, error.reason, "{what}");
-                assert_eq!(refused.message, error.message, "{what}");
-                let metadata: std::collections::BTreeMap<_, _> =
-                    refused.metadata.into_iter().collect();
-                assert_eq!(metadata, error.metadata, "{what}");
-            }
+            (Err(status), Acked::Error(error)) => assert_alike(&status, &error, what),
             (unary, answer) => panic!("{what}: {unary:?} and {answer:?}"),
         }
     }
@@ -218,4 +215,59 @@ async fn acks_answer_alike(store: TestStore) {
     for way in ["wayone", "waytwo"] {
         assert_eq!(caller.inbox(way).await.acked_total, 3, "{way}");
     }
+}
+
+async fn extensions_answer_alike(store: TestStore) {
+    let server = store.serve(&[]);
+    let caller = server.a();
+    for way in ["wayone", "waytwo"] {
+        for number in 1..=3 {
+            let request = named(way, &number.to_string()).append(&format!("{way}/{number}"), "x");
+            caller.submitted(into_inbox(request, way)).await;
+        }
+        let (inbox, consumer_id) = (way.to_owned(), "me".to_owned());
+        let pull =
+            PullDeliveriesRequest { inbox, consumer_id, max_deliveries: 2, ..Default::default() };
+        caller.inboxes.clone().pull_deliveries(pull).await.expect("pulled");
+        caller.ack(way, &[2]).await.expect("acked");
+    }
+    let mut session = Session::connect(&caller).await;
+    type Build = fn(way: &str) -> ExtendDeliveriesRequest;
+    let rows: [(&str, Build); 8] = [
+        ("every outcome", |way| {
+            extension_of(way, &[(1, 1), (1, 2), (2, 1), (3, 0), (99, 1), (-1, 1)], "me")
+        }),
+        ("another's", |way| extension_of(way, &[(1, 1)], "other")),
+        ("none at all", |way| extension_of(way, &[], "")),
+        ("an inbox that is not there", |_| extension_of("nowhere", &[(1, 1)], "")),
+        ("a bad inbox", |_| extension_of("a/b", &[(1, 1)], "")),
+        ("a bad consumer", |way| extension_of(way, &[(1, 1)], "a b")),
+        ("too many", |way| extension_of(way, &[(1, 1); 1_001], "")),
+        ("no time at all", |way| ExtendDeliveriesRequest {
+            extension: Some(prost_types::Duration { seconds: 0, nanos: 0 }),
+            ..extension_of(way, &[(1, 1)], "")
+        }),
+    ];
+    for (what, build) in rows {
+        let unary = caller.inboxes.clone().extend_deliveries(build("wayone")).await;
+        session.extend(9, build("waytwo")).await;
+        let answer = session.extend_results(1).await.remove(&9).expect("its tag");
+        match (unary, answer) {
+            (Ok(unary), Extended::Response(answer)) => {
+                assert_eq!(plain(&unary.into_inner()), plain(&answer), "{what}");
+            }
+            (Err(status), Extended::Error(error)) => assert_alike(&status, &error, what),
+            (unary, answer) => panic!("{what}: {unary:?} and {answer:?}"),
+        }
+    }
+}
+
+/// A call's failure and the answer to a frame say the same.
+fn assert_alike(status: &tonic::Status, error: &SubmitError, what: &str) {
+    let refused = Refused::of(status);
+    assert_eq!(refused.code as i32, error.code, "{what}");
+    assert_eq!(refused.reason, error.reason, "{what}");
+    assert_eq!(refused.message, error.message, "{what}");
+    let metadata: BTreeMap<_, _> = refused.metadata.into_iter().collect();
+    assert_eq!(metadata, error.metadata, "{what}");
 }

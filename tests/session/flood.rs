@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use receiptd::proto::{
-    ConnectRequest, SessionAck, SessionSubmit, SessionSubmitItem, connect_request::Frame as Asks,
-    connect_response::Frame,
+    ConnectRequest, SessionAck, SessionExtend, SessionSubmit, SessionSubmitItem,
+    connect_request::Frame as Asks, connect_response::Frame,
 };
 
 use crate::{
@@ -13,20 +13,24 @@ use crate::{
         requests::Identity,
         stores::{TestStore, on_both_stores},
     },
-    wire::ack_of,
+    wire::{ack_of, extension_of},
 };
 
 on_both_stores! {
     tiny_frames_are_all_served,
 }
 
-/// Every third frame is a submit that is refused for its form, as small as frames are; the others
-/// ack what is not there.
+/// Every fourth frame is a submit that is refused for its form, as small as frames are, and another
+/// one extends what is not in flight; the others ack the one result.
 fn tiny(tag: i64) -> ConnectRequest {
-    let frame = match tag % 3 {
+    let frame = match tag % 4 {
         0 => {
             let items = vec![SessionSubmitItem { tag, request: None }];
             Asks::Submit(SessionSubmit { items })
+        }
+        1 => {
+            let request = Some(extension_of("", &[(1, 1)], ""));
+            Asks::Extend(SessionExtend { tag, request })
         }
         _ => Asks::Ack(SessionAck { tag, request: Some(ack_of("", &[1], "")) }),
     };
@@ -55,6 +59,9 @@ async fn tiny_frames_are_all_served(store: TestStore) {
                     packed.results.iter().map(|item| item.tag).collect()
                 }
                 Some(Frame::AckResult(packed)) => {
+                    packed.results.iter().map(|item| item.tag).collect()
+                }
+                Some(Frame::ExtendResult(packed)) => {
                     packed.results.iter().map(|item| item.tag).collect()
                 }
                 Some(Frame::Heartbeat(_)) => Vec::new(),

@@ -1,9 +1,10 @@
 //! Every frame in its plain use, and every frame that is refused.
 
 use receiptd::proto::{
-    AckOutcome, Origin, SessionOpen, SessionSubmit, batch_submit_result::Result as Submitted,
-    connect_request::Frame as Asks, connect_response::Frame,
-    session_ack_result_item::Result as Acked,
+    AckOutcome, Delivery, ExtendOutcome, Origin, SessionOpen, SessionSubmit,
+    batch_submit_result::Result as Submitted, connect_request::Frame as Asks,
+    connect_response::Frame, session_ack_result_item::Result as Acked,
+    session_extend_result_item::Result as Extended,
 };
 use tonic::Code;
 
@@ -16,7 +17,7 @@ use crate::{
         server::{TOKEN_READS, TOKEN_RECEIVES, TOKEN_SUBMITS},
         stores::{TestStore, on_both_stores},
     },
-    wire::{Session, ack_of, opening},
+    wire::{Session, ack_of, extension_of, opening},
 };
 
 on_both_stores! {
@@ -50,6 +51,21 @@ async fn every_frame_does_what_it_says(store: TestStore) {
     assert_eq!(response.origin(), Origin::Executed);
     let shown = session.results("default", 1).await;
     assert_eq!(shown[0].operation, response.operation);
+    // More time for what it works on; with it the deadline is later than any attempt's own.
+    session.extend(6, extension_of("", &[(1, 1), (1, 2)], "me")).await;
+    match session.extend_results(1).await.remove(&6) {
+        Some(Extended::Response(response)) => {
+            let outcomes = response.results.iter().map(|result| result.outcome());
+            let expected = [ExtendOutcome::Extended, ExtendOutcome::NotYours];
+            assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+            let deadline = |delivery: &Option<Delivery>| {
+                delivery.as_ref().and_then(|it| it.ack_deadline).map(|it| (it.seconds, it.nanos))
+            };
+            let extended = deadline(&response.results[0].delivery).expect("a deadline");
+            assert!(extended > deadline(&shown[0].delivery).expect("a deadline"));
+        }
+        other => panic!("not extended: {other:?}"),
+    }
     session.ack(5, ack_of("", &[1], "me")).await;
     match session.ack_results(1).await.remove(&5) {
         Some(Acked::Response(response)) => {
@@ -211,6 +227,15 @@ async fn each_frame_needs_its_own_permission(store: TestStore) {
     }
     let identity = Identity::fresh();
     submits.submitted(into_inbox(identity.append("d", "x"), "mine")).await;
+
+    submits.extend(2, extension_of("", &[(1, 1)], "")).await;
+    match submits.extend_results(1).await.remove(&2) {
+        Some(Extended::Error(error)) => {
+            assert_eq!((error.code, error.reason.as_str()), (7, MISSING));
+            assert_eq!(error.metadata["permission"], "ack");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
 
     let mut receives = Session::connect(&caller(TOKEN_RECEIVES)).await;
     receives.open(opening("mine", "me")).await;

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use receiptd::proto::{
-    AckDeliveriesRequest, AckTarget, ConnectRequest, ConnectResponse, DeliveredResult, SessionAck,
-    SessionAckResultItem, SessionClose, SessionClosed, SessionCredit, SessionOpen, SessionSubmit,
-    SessionSubmitItem, SessionSubmitResultItem, SubmitOperationRequest, SubmitOperationResponse,
-    batch_submit_result::Result as Submitted, connect_request::Frame as Asks,
-    connect_response::Frame, session_ack_result_item::Result as Acked,
+    AckDeliveriesRequest, AckTarget, AttemptTarget, ConnectRequest, ConnectResponse,
+    DeliveredResult, ExtendDeliveriesRequest, SessionAck, SessionAckResultItem, SessionClose,
+    SessionClosed, SessionCredit, SessionExtend, SessionExtendResultItem, SessionOpen,
+    SessionSubmit, SessionSubmitItem, SessionSubmitResultItem, SubmitOperationRequest,
+    SubmitOperationResponse, batch_submit_result::Result as Submitted,
+    connect_request::Frame as Asks, connect_response::Frame,
+    session_ack_result_item::Result as Acked, session_extend_result_item::Result as Extended,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -42,6 +44,23 @@ pub fn ack_of(inbox: &str, sequences: &[i64], consumer: &str) -> AckDeliveriesRe
     };
     AckDeliveriesRequest {
         deliveries: sequences.iter().map(target).collect(),
+        consumer_id: consumer.to_owned(),
+    }
+}
+
+/// A minute more for attempts, by number and attempt.
+pub fn extension_of(
+    inbox: &str,
+    attempts: &[(i64, i32)],
+    consumer: &str,
+) -> ExtendDeliveriesRequest {
+    let target = |&(sequence, attempt): &(i64, i32)| {
+        let inbox = inbox.to_owned();
+        AttemptTarget { inbox, sequence, attempt }
+    };
+    ExtendDeliveriesRequest {
+        deliveries: attempts.iter().map(target).collect(),
+        extension: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
         consumer_id: consumer.to_owned(),
     }
 }
@@ -85,6 +104,10 @@ impl Session {
 
     pub async fn ack(&self, tag: i64, request: AckDeliveriesRequest) {
         self.send(Some(Asks::Ack(SessionAck { tag, request: Some(request) }))).await;
+    }
+
+    pub async fn extend(&self, tag: i64, request: ExtendDeliveriesRequest) {
+        self.send(Some(Asks::Extend(SessionExtend { tag, request: Some(request) }))).await;
     }
 
     /// Acks, unless the session is gone.
@@ -248,6 +271,24 @@ impl Session {
             let items: Vec<SessionAckResultItem> = self
                 .of("", |frame| match frame {
                     Frame::AckResult(packed) => Some(packed.results.clone()),
+                    _ => None,
+                })
+                .await;
+            for item in items {
+                let answer = item.result.expect("an answer");
+                assert!(answers.insert(item.tag, answer).is_none(), "{} twice", item.tag);
+            }
+        }
+        answers
+    }
+
+    /// Answers to so many frames of extensions, by tag.
+    pub async fn extend_results(&mut self, count: usize) -> BTreeMap<i64, Extended> {
+        let mut answers = BTreeMap::new();
+        while answers.len() < count {
+            let items: Vec<SessionExtendResultItem> = self
+                .of("", |frame| match frame {
+                    Frame::ExtendResult(packed) => Some(packed.results.clone()),
                     _ => None,
                 })
                 .await;

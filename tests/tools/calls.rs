@@ -44,6 +44,7 @@ pub fn calls() -> Vec<Call> {
     calls.extend(submits(&first, &second));
     calls.extend(reads(&first, &second));
     calls.extend(deliveries(&first));
+    calls.extend(by_hand(&first));
     calls.extend(endings(&first, &second));
     calls
 }
@@ -195,6 +196,57 @@ fn deliveries(first: &str) -> Vec<Call> {
         call!("receiptd.v1.InboxService/ListDeliveries", { "inbox": INBOX }, Ends::Alone, {
             "/0/deliveries/0/operationId": first,
         }),
+    ]
+}
+
+/// The first result once more: pulled as soon as the stream has given it back, kept for longer,
+/// given back, and then only asked for in a session.
+fn by_hand(first: &str) -> Vec<Call> {
+    let attempt = json!({ "inbox": INBOX, "sequence": "1", "attempt": 2 });
+    let again = attempt.clone();
+    let submit = json!({ "operationId": first, "intent": intent(), "inbox": INBOX });
+    vec![
+        call!(
+            "receiptd.v1.InboxService/PullDeliveries",
+            { "inbox": INBOX, "consumerId": "tool", "wait": "10s" },
+            Ends::Alone,
+            {
+                "/0/consumerId": "tool",
+                "/0/results/0/operation/operationId": first,
+                "/0/results/0/delivery/attempt": 2,
+            }
+        ),
+        call!(
+            "receiptd.v1.InboxService/ExtendDeliveries",
+            { "deliveries": [attempt], "extension": "60s", "consumerId": "tool" },
+            Ends::Alone,
+            { "/0/results/0/outcome": "EXTEND_OUTCOME_EXTENDED" }
+        ),
+        call!(
+            "receiptd.v1.InboxService/DeferDeliveries",
+            { "deliveries": [again], "delay": "60s" },
+            Ends::Alone,
+            {
+                "/0/results/0/outcome": "DEFER_OUTCOME_DEFERRED",
+                "/0/results/0/delivery/state": "STATE_PENDING",
+            }
+        ),
+        call!(
+            "receiptd.v1.InboxService/RedriveDeliveries",
+            { "deliveries": [{ "operationId": first }] },
+            Ends::Alone,
+            { "/0/results/0/outcome": "REDRIVE_OUTCOME_NOT_ENDED" }
+        ),
+        // The end of its one frame ends the session once that is answered.
+        call!(
+            "receiptd.v1.SessionService/Connect",
+            { "submit": { "items": [{ "tag": "7", "request": submit }] } },
+            Ends::Alone,
+            {
+                "/0/submitResult/results/0/tag": "7",
+                "/0/submitResult/results/0/result/response/origin": "ORIGIN_REPLAYED",
+            }
+        ),
     ]
 }
 

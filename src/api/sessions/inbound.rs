@@ -31,8 +31,9 @@ use crate::{
         refusal::Refusal,
     },
     proto::{
-        self, SessionAckResultItem, SessionSubmitResultItem, connect_request::Frame as Asks,
-        session_ack_result_item::Result as Acked,
+        self, SessionAckResultItem, SessionExtendResultItem, SessionSubmitResultItem,
+        connect_request::Frame as Asks, session_ack_result_item::Result as Acked,
+        session_extend_result_item::Result as Extended,
     },
     stream::{Granted, credit::Credit},
     telemetry,
@@ -63,6 +64,7 @@ impl Session {
             }
             Asks::Submit(submit) => self.begin_submits(submit)?,
             Asks::Ack(ack) => self.begin_ack(ack),
+            Asks::Extend(extend) => self.begin_extension(extend),
             Asks::Credit(credit) => {
                 let granted = name(&credit.inbox).and_then(|inbox| {
                     self.sources.inboxes.grant(&inbox, credit.messages, credit.bytes)
@@ -130,7 +132,7 @@ impl Session {
         let proto::SessionAck { tag, request } = ack;
         let request = request.unwrap_or_default();
         let bytes = request.encoded_len();
-        self.load.acks += 1;
+        self.load.lists += 1;
         self.load.bytes += bytes;
         let (api, caller, answer_by) = (self.api.clone(), Arc::clone(&self.caller), self.answer_by);
         self.run_beside(async move {
@@ -143,6 +145,26 @@ impl Session {
                 Err(refused) => Acked::Error(api.error(refused)),
             };
             Done::Acked { answer: SessionAckResultItem { tag, result: Some(result) }, bytes }
+        });
+    }
+
+    fn begin_extension(&mut self, extend: proto::SessionExtend) {
+        let proto::SessionExtend { tag, request } = extend;
+        let request = request.unwrap_or_default();
+        let bytes = request.encoded_len();
+        self.load.lists += 1;
+        self.load.bytes += bytes;
+        let (api, caller, answer_by) = (self.api.clone(), Arc::clone(&self.caller), self.answer_by);
+        self.run_beside(async move {
+            let outcome = match caller.may(Permission::Ack) {
+                Ok(()) => api.extend(&caller, request, answer_by).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+            let result = match outcome {
+                Ok(response) => Extended::Response(response),
+                Err(refused) => Extended::Error(api.error(refused)),
+            };
+            Done::Extended { answer: SessionExtendResultItem { tag, result: Some(result) }, bytes }
         });
     }
 
@@ -170,6 +192,7 @@ fn kind(frame: &Asks) -> &'static str {
         Asks::Open(_) => "open",
         Asks::Submit(_) => "submit",
         Asks::Ack(_) => "ack",
+        Asks::Extend(_) => "extend",
         Asks::Credit(_) => "credit",
         Asks::Close(_) => "close",
     }

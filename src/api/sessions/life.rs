@@ -38,7 +38,10 @@ use crate::{
         ids::{InboxName, Span, Timestamp},
         refusal::{Asked, Refusal},
     },
-    proto::{self, SessionAckResultItem, SessionSubmitResultItem, connect_response::Frame as Sent},
+    proto::{
+        self, SessionAckResultItem, SessionExtendResultItem, SessionSubmitResultItem,
+        connect_response::Frame as Sent,
+    },
     stream::Frames,
     telemetry,
 };
@@ -46,8 +49,8 @@ use crate::{
 /// Submits of a session that run, or whose answers wait: more than one batch of the engine holds,
 /// so that a session alone can fill one.
 const SUBMITS_MAX: usize = 256;
-/// The same for acks; each may name a thousand results.
-const ACKS_MAX: usize = 64;
+/// The same for frames of acks and of extensions; each may name a thousand results.
+const LISTS_MAX: usize = 64;
 /// Bytes of the requests that run and of the answers that wait: what one request of any service
 /// may have.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -64,7 +67,8 @@ pub(super) struct Load {
     pub(super) submits: usize,
     /// Those of them that wait for an outcome.
     pub(super) waits: usize,
-    pub(super) acks: usize,
+    /// Frames of acks and of extensions.
+    pub(super) lists: usize,
     /// Of the requests.
     pub(super) bytes: usize,
 }
@@ -83,6 +87,10 @@ pub(super) enum Done {
     },
     Acked {
         answer: SessionAckResultItem,
+        bytes: usize,
+    },
+    Extended {
+        answer: SessionExtendResultItem,
         bytes: usize,
     },
     /// The store's clock, for a heartbeat; none where it can't be read.
@@ -279,7 +287,7 @@ impl Session {
         let waiting = self.outgoing.waiting();
         waiting.told < TOLD_MAX
             && self.load.submits + waiting.submits < SUBMITS_MAX
-            && self.load.acks + waiting.acks < ACKS_MAX
+            && self.load.lists + waiting.lists < LISTS_MAX
             && self.load.bytes + waiting.bytes < BYTES_MAX
     }
 
@@ -381,9 +389,14 @@ impl Session {
                 self.outgoing.submitted(*answer);
             }
             Done::Acked { answer, bytes } => {
-                self.load.acks -= 1;
+                self.load.lists -= 1;
                 self.load.bytes -= bytes;
                 self.outgoing.acked(answer);
+            }
+            Done::Extended { answer, bytes } => {
+                self.load.lists -= 1;
+                self.load.bytes -= bytes;
+                self.outgoing.extended(answer);
             }
             Done::Clock(now) => {
                 let store_time = now.map(times::timestamp);

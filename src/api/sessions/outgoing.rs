@@ -10,8 +10,9 @@ use prost::Message;
 use crate::{
     api::convert::sessions::of_session,
     proto::{
-        ConnectResponse, SessionAckResult, SessionAckResultItem, SessionSubmitResult,
-        SessionSubmitResultItem, connect_response::Frame as Sent,
+        ConnectResponse, SessionAckResult, SessionAckResultItem, SessionExtendResult,
+        SessionExtendResultItem, SessionSubmitResult, SessionSubmitResultItem,
+        connect_response::Frame as Sent,
     },
 };
 
@@ -29,6 +30,7 @@ pub(super) struct Outgoing {
     told: VecDeque<ConnectResponse>,
     submits: Answers<SessionSubmitResultItem>,
     acks: Answers<SessionAckResultItem>,
+    extensions: Answers<SessionExtendResultItem>,
     /// Whose turn it is.
     turn: usize,
 }
@@ -52,14 +54,14 @@ pub(super) struct Waiting {
     pub(super) told: usize,
     /// Answers to submits.
     pub(super) submits: usize,
-    /// Answers to acks.
-    pub(super) acks: usize,
+    /// Answers to acks and to extensions.
+    pub(super) lists: usize,
     /// Of all answers.
     pub(super) bytes: usize,
 }
 
 /// The kinds that take turns.
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
@@ -67,6 +69,7 @@ impl Outgoing {
             && self.told.is_empty()
             && self.submits.waiting.is_empty()
             && self.acks.waiting.is_empty()
+            && self.extensions.waiting.is_empty()
     }
 
     /// Whether the next frame of an inbox may be taken.
@@ -78,8 +81,8 @@ impl Outgoing {
         Waiting {
             told: self.told.len(),
             submits: self.submits.waiting.len(),
-            acks: self.acks.waiting.len(),
-            bytes: self.submits.bytes + self.acks.bytes,
+            lists: self.acks.waiting.len() + self.extensions.waiting.len(),
+            bytes: self.submits.bytes + self.acks.bytes + self.extensions.bytes,
         }
     }
 
@@ -99,6 +102,10 @@ impl Outgoing {
         self.acks.push(answer);
     }
 
+    pub(super) fn extended(&mut self, answer: SessionExtendResultItem) {
+        self.extensions.push(answer);
+    }
+
     /// The next message.
     pub(super) fn take(&mut self) -> Option<ConnectResponse> {
         (0..KINDS).find_map(|_| {
@@ -110,10 +117,14 @@ impl Outgoing {
                     .submits
                     .pack()
                     .map(|results| of_session(Sent::SubmitResult(SessionSubmitResult { results }))),
-                _ => self
+                3 => self
                     .acks
                     .pack()
                     .map(|results| of_session(Sent::AckResult(SessionAckResult { results }))),
+                _ => self
+                    .extensions
+                    .pack()
+                    .map(|results| of_session(Sent::ExtendResult(SessionExtendResult { results }))),
             }
         })
     }
@@ -160,6 +171,9 @@ mod tests {
             Some(Sent::SubmitResult(packed)) => {
                 packed.results.iter().map(|item| item.tag).collect()
             }
+            Some(Sent::ExtendResult(packed)) => {
+                packed.results.iter().map(|item| item.tag).collect()
+            }
             other => panic!("not answers: {other:?}"),
         }
     }
@@ -171,7 +185,7 @@ mod tests {
             outgoing.acked(acked(tag, bytes));
         }
         let waiting = outgoing.waiting();
-        assert_eq!((waiting.told, waiting.submits, waiting.acks), (0, 0, 5));
+        assert_eq!((waiting.told, waiting.submits, waiting.lists), (0, 0, 5));
         assert!(waiting.bytes > PACK_BYTES_MAX + 18_000, "{waiting:?}");
         for expected in [vec![1, 2], vec![3], vec![4], vec![5]] {
             assert_eq!(tags(outgoing.take()), expected);
@@ -188,12 +202,14 @@ mod tests {
             outgoing.tell(named(&format!("told-{number}")));
             outgoing.acked(acked(number, PACK_BYTES_MAX));
             outgoing.submitted(SessionSubmitResultItem { tag: number, result: None });
+            outgoing.extended(SessionExtendResultItem { tag: 10 + number, result: None });
         }
         outgoing.frame(named("frame"));
         assert!(!outgoing.takes_frame());
         assert_eq!(outgoing.take().map(|frame| frame.inbox).as_deref(), Some("told-0"));
         assert_eq!(tags(outgoing.take()), [0, 1, 2], "submits");
         assert_eq!(tags(outgoing.take()), [0], "acks");
+        assert_eq!(tags(outgoing.take()), [10, 11, 12], "extensions");
         assert_eq!(outgoing.take().map(|frame| frame.inbox).as_deref(), Some("frame"));
         assert_eq!(outgoing.take().map(|frame| frame.inbox).as_deref(), Some("told-1"));
     }
