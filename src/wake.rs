@@ -5,7 +5,7 @@
 //! watches that live. A wake carries no payload: whoever is woken reads again (T13), and losing a
 //! hint costs at most one period of the bulk re-read, never data.
 //!
-//! What this replica changed goes into an [`outbox`] for the other ones; how it gets there, and how
+//! What this replica changed goes into an `outbox` for the other ones; how it gets there, and how
 //! theirs comes here, is in [`replicas`].
 
 #[cfg(feature = "nats")]

@@ -54,7 +54,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
-    /// Web pages that may call, by origin, with commas: https://app.example; unless named, none
+    /// Web pages that may call, by origin, with commas, such as `https://app.example`; unless named, none
     #[arg(long, value_name = "ORIGINS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub web_origins: Option<WebOrigins>,

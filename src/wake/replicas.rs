@@ -68,7 +68,7 @@ impl Replicas {
         Replicas { wake, carrier, seams, sender }
     }
 
-    /// Tells other replicas what changed here, at most once per [`HINTS_APART`], until `shutdown`.
+    /// Tells other replicas what changed here, at most once per `HINTS_APART`, until `shutdown`.
     /// A hint that cannot be sent is dropped.
     pub async fn tell(self, shutdown: CancellationToken) {
         self.wake.outbox.open();

@@ -129,7 +129,7 @@ impl AckOutcome {
 }
 
 /// Reads named attempts; those that no delivery can be under are left out, see
-/// [`attempt_results`].
+/// `attempt_results`.
 ///
 /// # Errors
 /// [`Invalid`] for a list that is too long, and for a consumer that is not well formed.
