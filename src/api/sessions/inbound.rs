@@ -15,13 +15,15 @@ use super::{
 };
 use crate::{
     api::{
-        auth::Permission,
+        Api,
+        auth::{Permission, Principal},
         convert::{
             inboxes::result_bytes,
             sessions::{closed, stream_request},
             submit::WAIT_LIMIT,
             times,
         },
+        deadline::AnswerBy,
         inboxes::Wanted,
         status::Refused,
         submits::BATCH_MAX,
@@ -128,13 +130,18 @@ impl Session {
         });
     }
 
+    /// Counts a list of acks or extensions, and hands out what runs it.
+    fn begin_list(&mut self, bytes: usize) -> (Api, Arc<Principal>, AnswerBy) {
+        self.load.lists += 1;
+        self.load.bytes += bytes;
+        (self.api.clone(), Arc::clone(&self.caller), self.answer_by)
+    }
+
     fn begin_ack(&mut self, ack: proto::SessionAck) {
         let proto::SessionAck { tag, request } = ack;
         let request = request.unwrap_or_default();
         let bytes = request.encoded_len();
-        self.load.lists += 1;
-        self.load.bytes += bytes;
-        let (api, caller, answer_by) = (self.api.clone(), Arc::clone(&self.caller), self.answer_by);
+        let (api, caller, answer_by) = self.begin_list(bytes);
         self.run_beside(async move {
             let outcome = match caller.may(Permission::Ack) {
                 Ok(()) => api.ack(&caller, request, answer_by).await,
@@ -152,9 +159,7 @@ impl Session {
         let proto::SessionExtend { tag, request } = extend;
         let request = request.unwrap_or_default();
         let bytes = request.encoded_len();
-        self.load.lists += 1;
-        self.load.bytes += bytes;
-        let (api, caller, answer_by) = (self.api.clone(), Arc::clone(&self.caller), self.answer_by);
+        let (api, caller, answer_by) = self.begin_list(bytes);
         self.run_beside(async move {
             let outcome = match caller.may(Permission::Ack) {
                 Ok(()) => api.extend(&caller, request, answer_by).await,
