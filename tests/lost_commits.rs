@@ -21,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use commands::{ack, append, cancel, close, consumer, delivery, inbox, offer, open, operation};
+use commands::{
+    ack, append, cancel, close, consumer, delete, delivery, inbox, offer, open, operation,
+    sweep_inbox,
+};
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, join_all},
@@ -31,6 +34,7 @@ use receiptd::{
     domain::{
         command::{Command, Reply},
         ids::{Span, Timestamp},
+        inbox::{Force, InboxChange, LimitChange},
         policy::Policy,
         refusal::Refusal,
     },
@@ -97,6 +101,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         operation_id: operation(&path(id)).id,
     };
     let late = |id: &str, seconds| vec![run(holder(id)), run(waiter(id)), Step::Advance(seconds)];
+    let acked = ack(&path("purge"), &[1]);
+    let update = |id: &str| Command::UpdateInbox {
+        inbox: inbox(&path(id)),
+        change: InboxChange { slots: LimitChange::To(5), in_flight_limit: LimitChange::Keep },
+    };
     let queue = |id: &str| vec![run(holder(id)), run(waiter(id))];
     let waits = |id: &str| operation(&format!("{name}-{id}-waits"));
     vec![
@@ -108,6 +117,12 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(opened("offer"), offer(&path("offer"), "c", 1, 5), "Offered 1 in attempt 1"),
         case(offered("close"), close(&path("close"), "c", 1), "Closed"),
         case(queue("release"), release("release"), "Released"),
+        case(opened("update"), update("update"), "Updated to Some(5)"),
+        case(
+            offered("delete"),
+            delete(&path("delete"), Force::WithContent, Some(1)),
+            "Deleted generation 1",
+        ),
         case(vec![], Command::FoldReplays { key: operation(&path("submit")), count: 3 }, "Folded"),
         case(
             late("operation", 12),
@@ -126,6 +141,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
             Command::SweepInbox { key: inbox(&path("inbox")) },
             "ConsumerRemoved",
         ),
+        case(
+            with_pause(vec![run(submit("purge").on(&path("purge")).command()), run(acked)], 72),
+            sweep_inbox(&path("purge")),
+            "Purged(1)",
+        ),
     ]
 }
 
@@ -141,6 +161,7 @@ fn policy() -> Policy {
         ack_deadline: Span::seconds(30),
         consumer_lease: Span::seconds(40),
         ack_window: Span::seconds(60),
+        record_retention: Span::seconds(70),
         ..Policy::default()
     }
 }
@@ -246,6 +267,8 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
             words(each.collect())
         }
         Ok(Reply::Closed) => "Closed".to_owned(),
+        Ok(Reply::InboxUpdated(inbox)) => format!("Updated to {:?}", inbox.slots_limit),
+        Ok(Reply::InboxDeleted(inbox)) => format!("Deleted generation {}", inbox.generation),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
         Ok(Reply::Folded) => "Folded".to_owned(),

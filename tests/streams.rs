@@ -17,7 +17,7 @@ use receiptd::{
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{Store, sqlite},
-    stream::{self, Frame, OpenStream, StreamSettings},
+    stream::{self, Frame, GapCause, OpenStream, StreamSettings},
     sweeper, wake,
 };
 use tokio::sync::mpsc::Receiver;
@@ -307,7 +307,8 @@ async fn expired_ones_are_told_once() {
             Frame::Withdrawn(ended) => withdrawn.extend(ended.into_iter().map(|(n, _, s)| (n, s))),
             Frame::Gap { first, last, cause, operation_ids } => {
                 assert_eq!(operation_ids.len() as i64, last - first + 1);
-                gaps.extend((first..=last).map(|n| (n, cause)));
+                assert_eq!(cause, GapCause::Expired);
+                gaps.extend((first..=last).map(|n| (n, DeliveryState::Expired)));
             }
             Frame::Deliveries { results, .. } => {
                 shown.extend(results.iter().map(|(d, _)| (d.key.sequence, d.attempt)))

@@ -9,7 +9,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
-    inbox::{Consumer, Inbox},
+    inbox::{Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey},
@@ -134,6 +134,24 @@ pub enum Command {
         /// Which of its streams.
         epoch: i64,
     },
+    /// Changes the limits of an inbox.
+    UpdateInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// How.
+        change: InboxChange,
+    },
+    /// Deletes an inbox.
+    DeleteInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// With or without content.
+        force: Force,
+        /// The generation that is meant; absent: whichever it is.
+        generation: Option<i64>,
+        /// The credential's subject.
+        subject: String,
+    },
     /// Releases a lock by hand.
     ReleaseLock {
         /// Which.
@@ -162,7 +180,7 @@ pub enum Command {
         /// Which.
         target: TargetKey,
     },
-    /// Looks at an inbox whose consumers may be gone.
+    /// Looks at an inbox whose consumers may be gone, or whose upkeep is due.
     SweepInbox {
         /// Which.
         key: InboxKey,
@@ -187,7 +205,9 @@ impl Command {
             Command::Ack { account, .. } => account,
             Command::Open { inbox, .. }
             | Command::Offer { inbox, .. }
-            | Command::Close { inbox, .. } => &inbox.account,
+            | Command::Close { inbox, .. }
+            | Command::UpdateInbox { inbox, .. }
+            | Command::DeleteInbox { inbox, .. } => &inbox.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
             Command::SweepInbox { key } => &key.account,
@@ -203,6 +223,8 @@ impl Command {
             | Command::Open { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -221,13 +243,15 @@ impl Command {
             }
             Command::Ack { targets, .. } => ROW_WEIGHT + 64 * targets.len(),
             // These may start waiters, which read their document.
-            Command::ReleaseLock { .. }
+            Command::DeleteInbox { .. }
+            | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
             Command::Cancel { .. }
             | Command::Open { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::FoldReplays { .. } => ROW_WEIGHT,
@@ -275,6 +299,17 @@ impl Command {
             }
             Command::Close { inbox, consumer, .. } => {
                 vec![Need::Held(inbox.clone(), consumer.clone())]
+            }
+            Command::UpdateInbox { inbox, .. } => vec![Need::Inbox(inbox.clone())],
+            Command::DeleteInbox { inbox, force, .. } => {
+                let mut needs = vec![
+                    Need::Account(inbox.account.clone(), Access::Write),
+                    Need::Inbox(inbox.clone()),
+                ];
+                if *force == Force::WithContent {
+                    needs.push(Need::OldestOpen(inbox.clone()));
+                }
+                needs
             }
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
                 vec![Need::Waiters(target.clone())]
@@ -381,6 +416,12 @@ pub enum Swept {
     LockReleased,
     /// A consumer that gave no sign of life was removed.
     ConsumerRemoved,
+    /// So many deliveries of a deleted inbox were ended.
+    Closed(i64),
+    /// So many rows of ended deliveries were purged.
+    Purged(i64),
+    /// An inbox that nobody used became a marker.
+    InboxRetired,
 }
 
 /// The answer to a command.
@@ -415,6 +456,10 @@ pub enum Reply {
     },
     /// To [`Command::Close`].
     Closed,
+    /// To [`Command::UpdateInbox`]: the inbox after.
+    InboxUpdated(Box<Inbox>),
+    /// To [`Command::DeleteInbox`]: the inbox as it was.
+    InboxDeleted(Box<Inbox>),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

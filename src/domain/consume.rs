@@ -12,8 +12,8 @@ use super::{
     finish,
     ids::ConsumerId,
     inbox::{Consumer, Inbox},
+    inboxes,
     refusal::Refusal,
-    submit::ensure_inbox,
     world::{
         World,
         needs::{Access, HELD_MAX},
@@ -30,10 +30,10 @@ pub(super) fn open(
     consumer: &ConsumerId,
     window: i64,
 ) -> Decided<Reply> {
-    ensure_inbox(world, key)?;
+    inboxes::ensure(world, key)?;
     let held = world.held(key, consumer)?;
     give_back_all(world, &held)?;
-    let mut inbox = ensure_inbox(world, key)?;
+    let mut inbox = inboxes::ensure(world, key)?;
     inbox.consumers.retain(|other| other.id != *consumer);
     if inbox.consumers.len() >= CONSUMERS_MAX {
         let limit = i64::try_from(CONSUMERS_MAX).unwrap_or(i64::MAX);
@@ -44,20 +44,16 @@ pub(super) fn open(
     let opened = Consumer {
         id: consumer.clone(),
         epoch: inbox.consumer_epoch,
-        window: window.clamp(1, world.policy().in_flight_max),
+        window: window.clamp(1, inbox.in_flight_limit(world.policy())),
         in_flight: 0,
         open_time: now,
         lease_time: now + world.policy().consumer_lease,
     };
     inbox.consumers.push(opened.clone());
-    set_due(&mut inbox);
+    inbox.active_time = now;
+    inbox.set_due();
     world.put_inbox(inbox.clone())?;
     Ok(Reply::Opened { inbox: Box::new(inbox), consumer: opened })
-}
-
-/// The sweeper looks at an inbox when the first of its consumers' leases ends.
-fn set_due(inbox: &mut Inbox) {
-    inbox.due_time = inbox.consumers.iter().map(|consumer| consumer.lease_time).min();
 }
 
 /// Returns deliveries of a stream that ended. Asks at once for all their operations, and for what
@@ -89,14 +85,14 @@ pub(super) fn offer(
     epoch: i64,
     limit: i64,
 ) -> Decided<Reply> {
-    let Some(mut inbox) = world.inbox(key)?.cloned() else {
-        return Err(Refusal::StreamSuperseded.into());
+    let Some(mut inbox) = world.inbox(key)?.filter(|inbox| !inbox.deleted).cloned() else {
+        return Err(Refusal::NoSuchInbox.into());
     };
     let before = inbox.clone();
     let Some(entry) = inbox.consumer(consumer, epoch) else {
         return Err(Refusal::StreamSuperseded.into());
     };
-    let server_room = world.policy().in_flight_max - inbox.in_flight;
+    let server_room = inbox.in_flight_limit(world.policy()) - inbox.in_flight;
     let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);
     let mut deliveries = Vec::new();
     if limit > 0 {
@@ -123,16 +119,11 @@ pub(super) fn offer(
             inbox.offered = inbox.offered.max(end);
         }
     }
-    renew(world, &mut inbox, consumer, epoch, limit == 0 || inbox_changed(&before, &deliveries));
+    renew(world, &mut inbox, consumer, epoch, limit == 0 || !deliveries.is_empty());
     if inbox != before {
         world.put_inbox(inbox.clone())?;
     }
     Ok(Reply::Offered { deliveries, inbox: Box::new(inbox) })
-}
-
-/// Whether the row is written anyway.
-fn inbox_changed(before: &Inbox, deliveries: &[Delivery]) -> bool {
-    !deliveries.is_empty() || before.due_time.is_none()
 }
 
 /// Renews a lease where the row is written anyway, or where that is the point of the call; a look
@@ -146,7 +137,7 @@ fn renew(world: &World, inbox: &mut Inbox, consumer: &ConsumerId, epoch: i64, wr
             entry.lease_time = now + lease;
         }
     }
-    set_due(inbox);
+    inbox.set_due();
 }
 
 /// Closes a stream: what it holds comes back.
@@ -190,7 +181,8 @@ pub(super) fn remove(
         return Ok(());
     }
     inbox.consumers.retain(|entry| !(entry.id == *consumer && entry.epoch == epoch));
-    set_due(&mut inbox);
+    inbox.active_time = world.now();
+    inbox.set_due();
     world.put_inbox(inbox)?;
     Ok(())
 }

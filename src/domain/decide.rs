@@ -7,7 +7,7 @@ use super::{
     audit::{self, AuditEvent},
     cancel,
     command::{Command, Decided, Halt, Reply},
-    consume, deliver,
+    consume, deliver, inboxes,
     operation::{Operation, OperationKey},
     record, release, submit, sweep,
     world::{
@@ -35,6 +35,10 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
             consume::offer(world, inbox, consumer, *epoch, *limit)
         }
         Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
+        Command::UpdateInbox { inbox, change } => inboxes::update(world, inbox, *change),
+        Command::DeleteInbox { inbox, force, generation, subject } => {
+            inboxes::delete(world, inbox, *force, *generation, subject)
+        }
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)
         }

@@ -88,6 +88,8 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::Open { .. }
         | Command::Offer { .. }
         | Command::Close { .. }
+        | Command::UpdateInbox { .. }
+        | Command::DeleteInbox { .. }
         | Command::ReleaseLock { .. }
         | Command::SweepDelivery { .. }
         | Command::SweepLock { .. }

@@ -107,6 +107,9 @@ pub(super) struct Life {
     withdrawals_wanted: bool,
     /// Some delivery of the inbox ended since the shown ones were compared.
     pub(super) ended_changed: bool,
+    /// Up to here, rows that are purged need no word: they were told, or this stream began
+    /// without a position that lies before them.
+    pub(super) purged_told: i64,
     /// How many lost deliveries the inbox had when the last of them were told.
     pub(super) lost_told: i64,
     /// What the inbox had to offer when an offer last came back short: another one is worth its
@@ -153,6 +156,9 @@ impl Life {
             offer_wanted: true,
             withdrawals_wanted: false,
             ended_changed: false,
+            // Without a token the reader says nothing of what it has seen: what is no longer kept
+            // may be anything, and there would be a gap at each first opening.
+            purged_told: position.map_or(opened.kept_from - 1, |_| 0),
             lost_told: work::lost(&opened),
             known: opened,
             exhausted: None,
@@ -195,7 +201,7 @@ impl Life {
             heartbeat: self.settings.heartbeat,
         };
         self.send(opened).await?;
-        self.tell_lost(position.unwrap_or(0), self.progress.last_at_open()).await
+        self.tell_lost(self.known.start(position), self.progress.last_at_open()).await
     }
 
     async fn follow(&mut self) -> End {

@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Frame,
+    Frame, GapCause,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
@@ -53,7 +53,8 @@ impl Life {
     pub(super) async fn count_acked_elsewhere(&self, position: Option<i64>) -> Result<i64, Fault> {
         match position {
             Some(position) => {
-                let counted = self.engine.store().count_acked(&self.inbox, position, ACKED_MAX);
+                let after = self.known.start(Some(position));
+                let counted = self.engine.store().count_acked(&self.inbox, after, ACKED_MAX);
                 Ok(counted.await.map_err(unreadable)?)
             }
             None => Ok(0),
@@ -123,8 +124,11 @@ impl Life {
             epoch: self.consumer.epoch,
             limit,
         };
-        let Reply::Offered { deliveries, inbox } = self.engine.run(command).await? else {
-            return Err(Refusal::Internal.into());
+        let (deliveries, inbox) = match self.engine.run(command).await {
+            Ok(Reply::Offered { deliveries, inbox }) => (deliveries, inbox),
+            Ok(_) => return Err(Refusal::Internal.into()),
+            Err(Refusal::StreamSuperseded) => return Err(self.why_removed().await?.into()),
+            Err(refusal) => return Err(refusal.into()),
         };
         if limit == 0 || !deliveries.is_empty() {
             // This renewed the lease; a third of it leaves two more tries.
@@ -132,6 +136,18 @@ impl Life {
         }
         self.learn(*inbox);
         Ok(deliveries)
+    }
+
+    /// Why the inbox does not know our consumer any more.
+    async fn why_removed(&self) -> Result<Refusal, Fault> {
+        let row = self.engine.store().inbox(&self.inbox).await.map_err(unreadable)?;
+        Ok(match row {
+            Some(row) if row.next_generation() == self.known.generation => {
+                Refusal::StreamSuperseded
+            }
+            Some(row) if !row.deleted => Refusal::InboxRecreated,
+            Some(_) | None => Refusal::NoSuchInbox,
+        })
     }
 
     fn learn(&mut self, inbox: Inbox) {
@@ -143,7 +159,7 @@ impl Life {
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.engine.policy().in_flight_max - self.known.in_flight)
+        own.min(self.known.in_flight_limit(self.engine.policy()) - self.known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a
@@ -178,7 +194,8 @@ impl Life {
         let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         let own_in_flight = own.map_or(0, |consumer| consumer.in_flight);
         let open = [DeliveryState::Pending, DeliveryState::InFlight];
-        let mut next = Some(0).filter(|_| self.known.pending + own_in_flight > 0);
+        let mut next =
+            Some(self.known.start(None)).filter(|_| self.known.pending + own_in_flight > 0);
         while let Some(after) = next.filter(|after| *after < self.progress.last_at_open()) {
             let store = self.engine.store();
             let page = store.list_deliveries(&self.inbox, after, &open, OWED_PAGE).await;
@@ -254,9 +271,19 @@ impl Life {
         while after < up_to {
             let lost = self.engine.store().list_lost(&self.inbox, after, LOST_PAGE).await;
             let lost = lost.map_err(unreadable)?;
+            let purged = self.purged_up_to().await?.min(up_to);
+            let told = self.purged_told.max(after);
+            if purged > told {
+                // The page may lack rows that were purged before it was read (T14).
+                if let Some(range) = std::mem::take(&mut merger).finish() {
+                    self.send_gap(range).await?;
+                }
+                self.tell_purged(told + 1, purged).await?;
+            }
             let Some(last) = lost.last().map(|delivery| delivery.key.sequence) else { break };
             for delivery in lost.iter().take_while(|delivery| delivery.key.sequence <= up_to) {
-                if !self.progress.is_untold(delivery.key.sequence) {
+                let sequence = delivery.key.sequence;
+                if sequence <= self.purged_told || !self.progress.is_untold(sequence) {
                     continue;
                 }
                 if let Some(range) = merger.push(delivery) {
@@ -273,6 +300,19 @@ impl Life {
             self.send_gap(range).await?;
         }
         Ok(())
+    }
+
+    /// Up to which number rows are no longer kept.
+    async fn purged_up_to(&self) -> Result<i64, Fault> {
+        let row = self.engine.store().inbox(&self.inbox).await.map_err(unreadable)?;
+        Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
+    }
+
+    /// Tells a range whose rows are gone, acked or not.
+    async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
+        self.purged_told = last;
+        let cause = GapCause::Purged;
+        self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await
     }
 
     /// Tells which of the shown deliveries ended elsewhere.

@@ -6,6 +6,7 @@ use receiptd::{
         command::{AckTarget, CancelOutcome, Command, Origin, Reply, Submitted},
         delivery::InboxKey,
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+        inbox::Force,
         operation::OperationKey,
         refusal::Refusal,
     },
@@ -56,7 +57,7 @@ impl Worker {
     /// Goes on until `end`.
     pub async fn run(mut self, end: Instant) {
         while Instant::now() < end {
-            match self.roll(20) {
+            match self.roll(21) {
                 0..=7 => self.submit_some().await,
                 8 => self.submit_raced().await,
                 9 | 10 => self.cancel().await,
@@ -64,6 +65,7 @@ impl Worker {
                 15 | 16 => self.consume().await,
                 17 => self.stream().await,
                 18 => self.release().await,
+                19 => self.delete_inbox().await,
                 _ => self.replay().await,
             }
         }
@@ -232,7 +234,9 @@ impl Worker {
                     }
                 }
                 Ok(other) => self.hunt.fault(format!("an offer was answered with {other:?}")),
-                Err(refusal) => self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED"]]),
+                Err(refusal) => {
+                    self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED", "NO_SUCH_INBOX"]]);
+                }
             }
         }
         if self.roll(4) > 0 {
@@ -272,7 +276,8 @@ impl Worker {
                 }
                 Some(Ok(_)) => self.hunt.count("stream", "frame"),
                 Some(Err(refusal)) => {
-                    self.refused("stream", &refusal, &[&["STREAM_SUPERSEDED"]]);
+                    let deleted = ["NO_SUCH_INBOX", "INBOX_RECREATED"];
+                    self.refused("stream", &refusal, &[&["STREAM_SUPERSEDED"], &deleted]);
                 }
                 None => break,
             }
@@ -293,6 +298,22 @@ impl Worker {
         match self.engine.run(command).await {
             Ok(_) => self.hunt.count("release", "OK"),
             Err(refusal) => self.refused("release", &refusal, &[&["NO_SUCH_LOCK"]]),
+        }
+    }
+
+    /// Deletes an inbox, mostly with what is in it, now and then a generation that is over.
+    async fn delete_inbox(&mut self) {
+        let account = self.account();
+        let inbox = self.inbox(&account);
+        let force = if self.roll(3) > 0 { Force::WithContent } else { Force::OnlyEmpty };
+        let generation = (self.roll(4) == 0).then_some(1);
+        let subject = self.name.clone();
+        match self.engine.run(Command::DeleteInbox { inbox, force, generation, subject }).await {
+            Ok(_) => self.hunt.count("delete", "OK"),
+            Err(refusal) => {
+                let honest = ["NO_SUCH_INBOX", "INBOX_NOT_EMPTY", "INBOX_RECREATED"];
+                self.refused("delete", &refusal, &[&honest]);
+            }
         }
     }
 

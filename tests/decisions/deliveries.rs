@@ -192,6 +192,6 @@ fn a_consumer_without_a_sign_of_life_is_removed() {
     memory.advance(Span::seconds(1));
     assert!(matches!(memory.run(&sweep), Ok(Reply::Swept(Swept::ConsumerRemoved))));
     let row = &memory.inboxes[&inbox("default")];
-    assert!(row.consumers.is_empty() && row.due_time.is_none());
+    assert!(row.consumers.is_empty() && row.due_time == row.upkeep_time);
     assert_eq!((row.pending, row.in_flight), (1, 0));
 }

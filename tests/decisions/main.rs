@@ -3,6 +3,7 @@
 #[path = "../support/commands.rs"]
 mod commands;
 mod deliveries;
+mod inboxes;
 mod locks;
 #[path = "../support/memory.rs"]
 mod memory;

@@ -9,6 +9,7 @@ use receiptd::domain::{
     delivery::{DeliveryKey, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
+    inbox::Force,
     intent::{Intent, JSON, LockMode, digest},
     lock::TargetKey,
     operation::OperationKey,
@@ -149,4 +150,12 @@ pub fn offer(name: &str, who: &str, epoch: i64, limit: i64) -> Command {
 
 pub fn close(name: &str, who: &str, epoch: i64) -> Command {
     Command::Close { inbox: inbox(name), consumer: consumer(who), epoch }
+}
+
+pub fn delete(name: &str, force: Force, generation: Option<i64>) -> Command {
+    Command::DeleteInbox { inbox: inbox(name), force, generation, subject: "operator".to_owned() }
+}
+
+pub fn sweep_inbox(name: &str) -> Command {
+    Command::SweepInbox { key: inbox(name) }
 }

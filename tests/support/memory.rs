@@ -22,7 +22,7 @@ use receiptd::domain::{
     world::{
         Attached, Surroundings, World,
         changes::TableChanges,
-        needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
+        needs::{Body, CLOSED_MAX, HELD_MAX, Needs, PURGED_MAX, WAITERS_MAX},
     },
 };
 
@@ -47,6 +47,8 @@ pub struct Memory {
     pub deferrals: usize,
     /// Deliveries that the last command handed to attached streams.
     pub handed: Vec<Delivery>,
+    /// If there, follow-ups are kept here and not run: as when the process ends before them.
+    pub follow_ups_kept: Option<Vec<Command>>,
 }
 
 impl Memory {
@@ -67,6 +69,7 @@ impl Memory {
             others: Vec::new(),
             deferrals: 0,
             handed: Vec::new(),
+            follow_ups_kept: None,
         }
     }
 
@@ -121,6 +124,9 @@ impl Memory {
         }
         let deferrals = self.deferrals;
         let handed = std::mem::take(&mut self.handed);
+        if let Some(kept) = &mut self.follow_ups_kept {
+            kept.append(&mut follow_ups);
+        }
         for command in follow_ups {
             self.run(&command).expect("a follow-up is never refused");
         }
@@ -207,6 +213,16 @@ impl Memory {
             let held = held.take(usize::try_from(HELD_MAX).expect("small")).cloned().collect();
             world.load_held(key.clone(), consumer.clone(), held);
         }
+        let limit = |limit: i64| usize::try_from(limit).expect("small");
+        for key in &needs.oldest_open {
+            let open = self.deliveries_of(key).filter(|delivery| delivery.state.is_open());
+            let open = open.take(limit(CLOSED_MAX)).cloned().collect();
+            world.load_oldest_open(key.clone(), open);
+        }
+        for key in &needs.oldest_kept {
+            let kept = self.deliveries_of(key).take(limit(PURGED_MAX)).cloned().collect();
+            world.load_oldest_kept(key.clone(), kept);
+        }
     }
 
     pub fn waiting<'a>(&'a self, key: &'a TargetKey) -> impl Iterator<Item = &'a Operation> {
@@ -250,6 +266,10 @@ impl Memory {
         for inbox in self.inboxes.values() {
             self.check_inbox(inbox);
         }
+        for account in self.accounts.values() {
+            let live = self.inboxes.values().filter(|inbox| !inbox.deleted).count();
+            assert_eq!(account.inboxes, i64::try_from(live).expect("small"), "inboxes in use");
+        }
         for (key, document) in &self.documents {
             assert_eq!(document.locked, self.locks.contains_key(key), "flag of {key:?}");
         }
@@ -274,17 +294,35 @@ impl Memory {
     }
 
     fn check_inbox(&self, inbox: &Inbox) {
-        let count = |wanted: &dyn Fn(&Delivery) -> bool| {
+        let count_all = |wanted: &dyn Fn(&Delivery) -> bool| {
             i64::try_from(self.deliveries_of(&inbox.key).filter(|row| wanted(row)).count())
                 .expect("small")
         };
+        let count = |wanted: &dyn Fn(&Delivery) -> bool| {
+            count_all(&|row| inbox.owns(&row.key) && wanted(row))
+        };
+        let is_left = |row: &Delivery| !inbox.owns(&row.key) && row.state.is_open();
+        assert_eq!(inbox.closing, count_all(&is_left), "open in deleted generations");
+        if inbox.deleted {
+            assert!(inbox.consumers.is_empty() && inbox.first_sequence == inbox.next_sequence);
+        }
         assert_eq!(inbox.pending, count(&|row| row.state == DeliveryState::Pending));
         assert_eq!(inbox.in_flight, count(&|row| row.state == DeliveryState::InFlight));
         assert_eq!(inbox.returned, count(&|row| row.available_time.is_some()));
-        assert_eq!(inbox.acked_total, count(&|row| row.state == DeliveryState::Acked));
-        assert_eq!(inbox.expired_total, count(&|row| row.state == DeliveryState::Expired));
-        assert_eq!(inbox.dead_total, count(&|row| row.state == DeliveryState::Dead));
-        assert_eq!(inbox.last_sequence(), count(&|_| true), "numbers without gaps");
+        let ended = inbox.acked_total + inbox.expired_total + inbox.dead_total;
+        let purged = (inbox.kept_from - inbox.first_sequence).max(0);
+        assert_eq!(ended, count(&|row| !row.state.is_open()) + purged, "ended, kept or purged");
+        for (total, state) in [
+            (inbox.acked_total, DeliveryState::Acked),
+            (inbox.expired_total, DeliveryState::Expired),
+            (inbox.dead_total, DeliveryState::Dead),
+        ] {
+            let kept = count(&|row| row.state == state);
+            assert!(total >= kept && (purged > 0 || total == kept), "{state:?}");
+        }
+        let kept: Vec<i64> = self.deliveries_of(&inbox.key).map(|row| row.key.sequence).collect();
+        let numbers: Vec<i64> = (inbox.kept_from..inbox.next_sequence).collect();
+        assert_eq!(kept, numbers, "numbers without gaps, from the first that is kept on");
         let reserved = self.operations.values().filter(|operation| {
             operation.inbox.as_ref() == Some(&inbox.key.inbox)
                 && operation.key.account == inbox.key.account
@@ -302,7 +340,10 @@ impl Memory {
             assert!(row.attempt <= self.policy.retry_budget);
             let never_offered = row.state == DeliveryState::Pending && row.attempt == 0;
             assert!(
-                !never_offered || row.key.sequence > inbox.offered || row.expire_time <= self.now
+                !never_offered
+                    || !inbox.owns(&row.key)
+                    || row.key.sequence > inbox.offered
+                    || row.expire_time <= self.now
             );
         }
     }

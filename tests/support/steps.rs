@@ -7,13 +7,15 @@ use proptest::prelude::*;
 use receiptd::domain::{
     command::Command,
     ids::{Span, Timestamp},
+    inbox::{Force, InboxChange, LimitChange},
     policy::Policy,
     world::Attached,
 };
 
 use crate::{
     commands::{
-        self, Instruction, ack, append, cancel, close, inbox, offer, open, operation, target,
+        self, Instruction, ack, append, cancel, close, delete, inbox, offer, open, operation,
+        target,
     },
     memory::Memory,
 };
@@ -28,6 +30,8 @@ pub enum Step {
     Offer { inbox: u8, consumer: u8, limit: i64 },
     Close { inbox: u8, consumer: u8 },
     Release { target: u8, id: u8 },
+    Update { inbox: u8, slots: u8, in_flight_limit: u8 },
+    Delete { inbox: u8, force: bool, generation: Option<i64> },
     Advance { seconds: i64 },
     Sweep,
 }
@@ -48,7 +52,14 @@ pub fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(inbox, consumer, limit)| Step::Offer { inbox, consumer, limit }),
         1 => (0..2_u8, 0..2_u8).prop_map(|(inbox, consumer)| Step::Close { inbox, consumer }),
         1 => (0..2_u8, 0..30_u8).prop_map(|(target, id)| Step::Release { target, id }),
-        2 => (1..40_i64).prop_map(|seconds| Step::Advance { seconds }),
+        1 => (0..2_u8, 0..10_u8, 0..6_u8).prop_map(|(inbox, slots, in_flight_limit)| {
+            Step::Update { inbox, slots, in_flight_limit }
+        }),
+        1 => (0..2_u8, any::<bool>(), prop::option::of(1..3_i64))
+            .prop_map(|(inbox, force, generation)| Step::Delete { inbox, force, generation }),
+        // Mostly within the ack window, now and then beyond what is kept.
+        2 => prop_oneof![9 => 1..40_i64, 1 => 100..900_i64]
+            .prop_map(|seconds| Step::Advance { seconds }),
         2 => Just(Step::Sweep),
     ]
 }
@@ -61,7 +72,18 @@ pub fn policy() -> Policy {
         ack_window: Span::seconds(90),
         lock_limit: Span::seconds(60),
         start_deadline: Span::seconds(70),
+        record_retention: Span::seconds(300),
+        inbox_idle_retention: Span::seconds(400),
         ..Policy::default()
+    }
+}
+
+/// What a small number means to an update.
+fn limit(number: u8) -> LimitChange {
+    match number {
+        0 => LimitChange::Default,
+        1 => LimitChange::Keep,
+        number => LimitChange::To(number.into()),
     }
 }
 
@@ -121,6 +143,17 @@ impl Model {
                 reason: String::new(),
                 subject: "operator".into(),
             },
+            Step::Update { inbox: name, slots, in_flight_limit } => Command::UpdateInbox {
+                inbox: inbox(&format!("i{name}")),
+                change: InboxChange {
+                    slots: limit(*slots),
+                    in_flight_limit: limit(*in_flight_limit),
+                },
+            },
+            Step::Delete { inbox, force, generation } => {
+                let force = if *force { Force::WithContent } else { Force::OnlyEmpty };
+                delete(&format!("i{inbox}"), force, *generation)
+            }
             Step::Advance { .. } | Step::Sweep => return None,
         })
     }

@@ -19,8 +19,8 @@ use crate::{
     store::{
         ReadError,
         query::{
-            DeliveryPage, DocumentPage, DueKind, DuePage, DuePosition, InboxGlimpse, LookedUp,
-            OperationGlimpse, OperationPosition,
+            DeliveryPage, DocumentPage, DueKind, DuePage, DuePosition, InboxGlimpse, InboxPage,
+            LookedUp, OperationGlimpse, OperationPosition,
         },
     },
 };
@@ -179,7 +179,7 @@ impl SqliteStore {
         account: &Account,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<Inbox>, ReadError> {
+    ) -> Result<InboxPage, ReadError> {
         let (account, after) = (account.clone(), after.to_owned());
         self.read(move |connection| query::list_inboxes(connection, &account, &after, limit)).await
     }
