@@ -118,9 +118,13 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(offered("close"), close(&path("close"), "c", 1), "Closed"),
         case(queue("release"), release("release"), "Released"),
         case(opened("update"), update("update"), "Updated to Some(5)"),
+        // Empty: what it held would end in a batch of its own.
         case(
-            offered("delete"),
-            delete(&path("delete"), Force::WithContent, Some(1)),
+            vec![
+                run(submit("delete").on(&path("delete")).command()),
+                run(ack(&path("delete"), &[1])),
+            ],
+            delete(&path("delete"), Force::OnlyEmpty, Some(1)),
             "Deleted generation 1",
         ),
         case(vec![], Command::FoldReplays { key: operation(&path("submit")), count: 3 }, "Folded"),

@@ -272,11 +272,14 @@ impl Api {
             inbox: key(&caller.account, &request.inbox)?,
             force: if request.force { Force::WithContent } else { Force::OnlyEmpty },
             generation,
-            subject: caller.subject.clone(),
         };
         let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
         match running.await? {
             Reply::InboxDeleted(inbox) => {
+                // Behind the step that the deletion asked for: the answer comes after the first of
+                // what was open has ended. Whatever is left is the sweeper's.
+                let sweep = self.engine().run(Command::SweepInbox { key: inbox.key.clone() });
+                answer_by.in_time(async { sweep.await.ok() }).await;
                 let inbox = convert::inbox(&inbox, None, self.engine().policy());
                 Ok(proto::DeleteInboxResponse { inbox: Some(inbox) })
             }

@@ -149,8 +149,6 @@ pub enum Command {
         force: Force,
         /// The generation that is meant; absent: whichever it is.
         generation: Option<i64>,
-        /// The credential's subject.
-        subject: String,
     },
     /// Releases a lock by hand.
     ReleaseLock {
@@ -243,8 +241,7 @@ impl Command {
             }
             Command::Ack { targets, .. } => ROW_WEIGHT + 64 * targets.len(),
             // These may start waiters, which read their document.
-            Command::DeleteInbox { .. }
-            | Command::ReleaseLock { .. }
+            Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
             Command::Cancel { .. }
@@ -252,6 +249,7 @@ impl Command {
             | Command::Offer { .. }
             | Command::Close { .. }
             | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::FoldReplays { .. } => ROW_WEIGHT,
@@ -301,16 +299,10 @@ impl Command {
                 vec![Need::Held(inbox.clone(), consumer.clone())]
             }
             Command::UpdateInbox { inbox, .. } => vec![Need::Inbox(inbox.clone())],
-            Command::DeleteInbox { inbox, force, .. } => {
-                let mut needs = vec![
-                    Need::Account(inbox.account.clone(), Access::Write),
-                    Need::Inbox(inbox.clone()),
-                ];
-                if *force == Force::WithContent {
-                    needs.push(Need::OldestOpen(inbox.clone()));
-                }
-                needs
-            }
+            Command::DeleteInbox { inbox, .. } => vec![
+                Need::Account(inbox.account.clone(), Access::Write),
+                Need::Inbox(inbox.clone()),
+            ],
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
                 vec![Need::Waiters(target.clone())]
             }

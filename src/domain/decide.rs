@@ -36,8 +36,8 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         }
         Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
         Command::UpdateInbox { inbox, change } => inboxes::update(world, inbox, *change),
-        Command::DeleteInbox { inbox, force, generation, subject } => {
-            inboxes::delete(world, inbox, *force, *generation, subject)
+        Command::DeleteInbox { inbox, force, generation } => {
+            inboxes::delete(world, inbox, *force, *generation)
         }
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)

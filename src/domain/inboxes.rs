@@ -45,6 +45,7 @@ pub(super) fn ensure_for_result(world: &mut World, key: &InboxKey) -> Decided<In
     match live(world, key)? {
         Some(inbox) => Ok(inbox),
         None => {
+            world.account_to_change(&key.account)?;
             let account = ensure_account(world, &key.account)?;
             begin(world, key, account)
         }
@@ -94,13 +95,13 @@ impl LimitChange {
     }
 }
 
-/// Deletes an inbox: its streams end, its slots are free at once, and what it left open ends.
+/// Deletes an inbox: its streams end and its slots are free at once. What it left open ends in
+/// steps that follow, so that nobody who works on it meanwhile can put the deletion off.
 pub(super) fn delete(
     world: &mut World,
     key: &InboxKey,
     force: Force,
     generation: Option<i64>,
-    subject: &str,
 ) -> Decided<Reply> {
     let Some(inbox) = live(world, key)? else { return Err(Refusal::NoSuchInbox.into()) };
     if generation.is_some_and(|generation| generation != inbox.generation) {
@@ -111,7 +112,9 @@ pub(super) fn delete(
         return Err(Refusal::InboxNotEmpty { reserved, pending, in_flight }.into());
     }
     retire(world, inbox.clone())?;
-    close_some(world, key, subject)?;
+    if inbox.pending + inbox.in_flight > 0 {
+        world.follow_up(Command::SweepInbox { key: key.clone() });
+    }
     Ok(Reply::InboxDeleted(Box::new(inbox)))
 }
 
@@ -150,33 +153,53 @@ fn retire(world: &mut World, inbox: Inbox) -> Decided<()> {
     Ok(())
 }
 
-/// Ends open deliveries of deleted generations, as many as one step may; the rest follows. Returns
-/// how many.
-pub(super) fn close_some(world: &mut World, key: &InboxKey, subject: &str) -> Decided<i64> {
+/// Ends open deliveries of deleted generations, as many as one step may and as are loaded; the rest
+/// follows. Returns how many.
+fn close_some(world: &mut World, key: &InboxKey) -> Decided<i64> {
     let Some(inbox) = world.inbox(key)?.filter(|inbox| inbox.closing > 0).cloned() else {
         return Ok(0);
     };
-    let mut left = world.oldest_open(key)?;
-    left.retain(|delivery| !inbox.owns(delivery));
+    // A waiter that starts may begin the inbox again: the account is asked for with the first look,
+    // so that the whole way stays within the engine's patience.
     let mut missing = Missing::default();
-    for key in &left {
-        if let Some(Some(delivery)) = missing.note(world.delivery(key)) {
-            missing.note(world.operation(&delivery.operation_key(), Access::Write));
-            deliver::ask_release(world, delivery, &mut missing)?;
-        }
-    }
+    let left = missing.note(world.oldest_open(key));
+    missing.note(world.account_to_change(&key.account));
     missing.check()?;
-    for key in &left {
+    let mut left = left.unwrap_or_default();
+    left.retain(|delivery| !inbox.owns(delivery));
+    let ready = ready_to_close(world, &left)?;
+    for key in &ready {
         if let Some(delivery) = world.delivery(key)?.cloned() {
-            deliver::close(world, delivery, subject)?;
+            deliver::close(world, delivery, SERVICE)?;
         }
     }
     let more = world.inbox(key)?.is_some_and(|inbox| inbox.closing > 0);
     // A count without deliveries would be a bug; the sweeper's pace is enough for it.
-    if more && !left.is_empty() {
+    if more && !ready.is_empty() {
         world.follow_up(Command::SweepInbox { key: key.clone() });
     }
-    Ok(count(&left))
+    Ok(count(&ready))
+}
+
+/// Those whose end has everything it needs. If none has, everything that is missing is asked for at
+/// once; others join the queues of their locks in every batch, and must not put off the rest.
+fn ready_to_close(world: &World, left: &[DeliveryKey]) -> Decided<Vec<DeliveryKey>> {
+    let (mut ready, mut asked) = (Vec::new(), Missing::default());
+    for key in left {
+        let mut missing = Missing::default();
+        if let Some(Some(delivery)) = missing.note(world.delivery(key)) {
+            missing.note(world.operation(&delivery.operation_key(), Access::Write));
+            deliver::ask_release(world, delivery, &mut missing)?;
+        }
+        match missing.check() {
+            Ok(()) => ready.push(key.clone()),
+            Err(missing) => drop(asked.note::<()>(Err(missing))),
+        }
+    }
+    if ready.is_empty() {
+        asked.check()?;
+    }
+    Ok(ready)
 }
 
 /// What time alone does to an inbox: ends what deleted generations left, purges rows whose
@@ -184,7 +207,7 @@ pub(super) fn close_some(world: &mut World, key: &InboxKey, subject: &str) -> De
 pub(super) fn sweep(world: &mut World, inbox: Inbox) -> Decided<Swept> {
     let now = world.now();
     if inbox.closing > 0 {
-        return Ok(Swept::Closed(close_some(world, &inbox.key, SERVICE)?));
+        return Ok(Swept::Closed(close_some(world, &inbox.key)?));
     }
     if inbox.upkeep_time.is_none_or(|time| time > now) {
         return Ok(Swept::Nothing);

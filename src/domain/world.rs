@@ -204,6 +204,16 @@ impl World {
         self.accounts.get(account).ok_or_else(missing)
     }
 
+    /// An account that is about to change: asks at once for what the change will need.
+    pub fn account_to_change(&self, account: &Account) -> Result<Option<&AccountRow>, Unloaded> {
+        let missing = || unloaded(Need::Account(account.clone(), Access::Write));
+        let row = self.accounts.rows.get(account).ok_or_else(missing)?;
+        if row.access < Access::Write && row.loaded.is_some() {
+            return Err(missing());
+        }
+        Ok(row.current.as_ref())
+    }
+
     /// A document's row; its content is there only if the need said so.
     pub fn document(&self, key: &TargetKey, body: Body) -> Result<Option<&Document>, Unloaded> {
         let missing = || unloaded(Need::Document(key.clone(), body));

@@ -307,8 +307,7 @@ impl Worker {
         let inbox = self.inbox(&account);
         let force = if self.roll(3) > 0 { Force::WithContent } else { Force::OnlyEmpty };
         let generation = (self.roll(4) == 0).then_some(1);
-        let subject = self.name.clone();
-        match self.engine.run(Command::DeleteInbox { inbox, force, generation, subject }).await {
+        match self.engine.run(Command::DeleteInbox { inbox, force, generation }).await {
             Ok(_) => self.hunt.count("delete", "OK"),
             Err(refusal) => {
                 let honest = ["NO_SUCH_INBOX", "INBOX_NOT_EMPTY", "INBOX_RECREATED"];

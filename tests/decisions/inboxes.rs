@@ -116,7 +116,7 @@ fn force_ends_what_is_open_and_frees_slots_and_locks() {
         let events = unpack_events(&trail.events).expect("readable");
         let event = events.iter().find(|event| event.kind == AuditKind::Expired).expect("its end");
         assert_eq!(event.text, "its inbox was deleted");
-        assert_eq!((event.sequence, trail.subject.as_str()), (sequence, "operator"));
+        assert_eq!((event.sequence, trail.subject.as_str()), (sequence, "receiptd"));
     }
     // The lock went on to the waiter, whose result made the inbox again at that moment.
     assert!(memory.locks.is_empty());
@@ -139,6 +139,8 @@ fn a_large_inbox_ends_in_bounded_steps_and_is_usable_meanwhile() {
     // Between the step that marks and the one that ends the rest, somebody uses the name again.
     memory.follow_ups_kept = Some(Vec::new());
     deleted(&mut memory, Force::WithContent);
+    assert_eq!(row(&memory).closing, CLOSED_MAX + 20);
+    assert_eq!(swept(&mut memory), Swept::Closed(CLOSED_MAX));
     assert_eq!(row(&memory).closing, 20);
     submitted(&mut memory, append("new", now));
     assert_eq!(opened(&mut memory, "c", 10), 3, "the deletion took an epoch");
@@ -164,6 +166,7 @@ fn what_a_deleted_inbox_left_in_flight_is_not_returned_to_anybody() {
     offered(&mut memory, "c", 1, 1_000);
     memory.follow_ups_kept = Some(Vec::new());
     deleted(&mut memory, Force::WithContent);
+    assert_eq!(swept(&mut memory), Swept::Closed(CLOSED_MAX));
     memory.follow_ups_kept = None;
     assert_eq!(row(&memory).closing, 2);
     memory.advance(Span::seconds(30));

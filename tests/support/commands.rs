@@ -153,7 +153,7 @@ pub fn close(name: &str, who: &str, epoch: i64) -> Command {
 }
 
 pub fn delete(name: &str, force: Force, generation: Option<i64>) -> Command {
-    Command::DeleteInbox { inbox: inbox(name), force, generation, subject: "operator".to_owned() }
+    Command::DeleteInbox { inbox: inbox(name), force, generation }
 }
 
 pub fn sweep_inbox(name: &str) -> Command {
