@@ -12,6 +12,7 @@ pub mod dev;
 pub mod document;
 pub mod get;
 pub mod inbox;
+pub mod inbox_admin;
 mod json;
 pub mod list;
 pub mod migrate;

@@ -488,6 +488,20 @@ impl InboxService for Inboxes {
     ) -> Result<Response<ListInboxesResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn update_inbox(
+        &self,
+        _request: Request<UpdateInboxRequest>,
+    ) -> Result<Response<UpdateInboxResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn delete_inbox(
+        &self,
+        _request: Request<DeleteInboxRequest>,
+    ) -> Result<Response<DeleteInboxResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tonic::async_trait]

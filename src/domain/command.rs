@@ -11,7 +11,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
-    inbox::{Consumer, Inbox},
+    inbox::{Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, ResultKind},
@@ -145,7 +145,7 @@ pub enum Command {
         window: i64,
     },
     /// Opens a stream again whose lease ended: as [`Command::Open`], unless a newer stream of the
-    /// consumer is open.
+    /// consumer is open, or the inbox was deleted meanwhile.
     Reopen {
         /// Which inbox.
         inbox: InboxKey,
@@ -155,6 +155,8 @@ pub enum Command {
         epoch: i64,
         /// How many unacked results it may hold.
         window: i64,
+        /// Which generation of the inbox it read.
+        generation: i64,
     },
     /// Marks a page of deliveries in flight to a stream, and renews its lease.
     Offer {
@@ -177,6 +179,22 @@ pub enum Command {
         consumer: ConsumerId,
         /// Which of its streams.
         epoch: i64,
+    },
+    /// Changes the limits of an inbox.
+    UpdateInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// How.
+        change: InboxChange,
+    },
+    /// Deletes an inbox.
+    DeleteInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// With or without content.
+        force: Force,
+        /// The generation that is meant; absent: whichever it is.
+        generation: Option<i64>,
     },
     /// Releases a lock by hand.
     ReleaseLock {
@@ -206,7 +224,7 @@ pub enum Command {
         /// Which.
         target: TargetKey,
     },
-    /// Looks at an inbox whose consumers may be gone.
+    /// Looks at an inbox whose consumers may be gone, or whose upkeep is due.
     SweepInbox {
         /// Which.
         key: InboxKey,
@@ -234,7 +252,9 @@ impl Command {
             | Command::Reopen { inbox, .. }
             | Command::Pull { inbox, .. }
             | Command::Offer { inbox, .. }
-            | Command::Close { inbox, .. } => &inbox.account,
+            | Command::Close { inbox, .. }
+            | Command::UpdateInbox { inbox, .. }
+            | Command::DeleteInbox { inbox, .. } => &inbox.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
             Command::SweepInbox { key } => &key.account,
@@ -255,6 +275,8 @@ impl Command {
             | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -287,6 +309,8 @@ impl Command {
             | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::FoldReplays { .. } => ROW_WEIGHT,
@@ -353,6 +377,11 @@ impl Command {
             Command::Close { inbox, consumer, .. } => {
                 vec![Need::Held(inbox.clone(), consumer.clone())]
             }
+            Command::UpdateInbox { inbox, .. } => vec![Need::Inbox(inbox.clone())],
+            Command::DeleteInbox { inbox, .. } => vec![
+                Need::Account(inbox.account.clone(), Access::Write),
+                Need::Inbox(inbox.clone()),
+            ],
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
                 vec![Need::Waiters(target.clone())]
             }
@@ -450,6 +479,12 @@ pub enum Swept {
     LockReleased,
     /// A consumer that gave no sign of life was removed.
     ConsumerRemoved,
+    /// So many deliveries of a deleted inbox were ended.
+    Closed(i64),
+    /// So many rows of ended deliveries were purged.
+    Purged(i64),
+    /// An inbox that nobody used became a marker.
+    InboxRetired,
 }
 
 /// Which deliveries an offer may put in flight.
@@ -500,6 +535,10 @@ pub enum Reply {
     },
     /// To [`Command::Close`].
     Closed,
+    /// To [`Command::UpdateInbox`]: the inbox after.
+    InboxUpdated(Box<Inbox>),
+    /// To [`Command::DeleteInbox`]: the inbox as it was.
+    InboxDeleted(Box<Inbox>),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

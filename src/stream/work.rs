@@ -7,7 +7,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Frame,
+    Frame, GapCause,
     ends::{End, Fault},
     frames,
     gaps::GapMerger,
@@ -59,10 +59,12 @@ impl Life {
         &mut self,
         position: Option<i64>,
     ) -> Result<i64, Fault> {
-        let Some(position) = position else { return Ok(0) };
+        if position.is_none() {
+            return Ok(0);
+        }
         let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        self.read(Box::pin(async move { store.count_acked(&inbox, position, ACKED_MAX).await }))
-            .await
+        let after = self.known.start(position);
+        self.read(Box::pin(async move { store.count_acked(&inbox, after, ACKED_MAX).await })).await
     }
 
     /// Reads from the store, living on meanwhile.
@@ -83,8 +85,7 @@ impl Life {
     pub(super) async fn look(&mut self) -> Result<(), Fault> {
         self.look_wanted = false;
         self.timers.looked = Instant::now();
-        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        let row = self.read(Box::pin(async move { store.inbox(&inbox).await })).await?;
+        let row = self.row().await?;
         match row.filter(|row| row.consumer(&self.consumer.id, self.consumer.epoch).is_some()) {
             Some(row) => self.learn(row),
             // The rules say what became of us.
@@ -104,6 +105,11 @@ impl Life {
             self.offer_wanted = true;
         }
         Ok(())
+    }
+
+    async fn row(&mut self) -> Result<Option<Inbox>, Fault> {
+        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+        self.read(Box::pin(async move { store.inbox(&inbox).await })).await
     }
 
     /// Renews the consumer's lease; one that ended begins anew.
@@ -208,10 +214,12 @@ impl Life {
             // It may have put deliveries in flight that we will never see.
             self.doubtful |= *refusal == Refusal::CommitUnknown;
         });
-        let (deliveries, inbox) = match reply? {
-            Reply::Offered { deliveries, inbox } => (deliveries, inbox),
-            Reply::Lapsed => return self.reopen().await.map(|()| None),
-            _ => return Err(Refusal::Internal.into()),
+        let (deliveries, inbox) = match reply {
+            Ok(Reply::Offered { deliveries, inbox }) => (deliveries, inbox),
+            Ok(Reply::Lapsed) => return self.reopen().await.map(|()| None),
+            Ok(_) => return Err(Refusal::Internal.into()),
+            Err(Refusal::StreamSuperseded) => return Err(self.why_removed().await?.into()),
+            Err(refusal) => return Err(refusal.into()),
         };
         if limit == 0 || !deliveries.is_empty() {
             // This renewed the lease; a third of it leaves two more tries.
@@ -235,6 +243,7 @@ impl Life {
             consumer: self.consumer.id.clone(),
             epoch: lapsed,
             window: self.consumer.window,
+            generation: self.known.generation,
         };
         let (opened, consumer) = match self.run_command(command).await? {
             Ok(Reply::Opened { inbox, consumer }) => (inbox, consumer),
@@ -249,14 +258,23 @@ impl Life {
         self.exhausted = None;
         self.offer_wanted = true;
         self.renewed();
-        if opened.generation != self.known.generation {
-            return Err(Refusal::InboxRecreated.into());
-        }
         self.learn(*opened);
         if self.progress.backlog() == Backlog::Sent {
             self.attach();
         }
         Ok(())
+    }
+
+    /// Why the inbox does not know our consumer any more.
+    async fn why_removed(&mut self) -> Result<Refusal, Fault> {
+        let row = self.row().await?;
+        Ok(match row {
+            Some(row) if row.next_generation() == self.known.generation => {
+                Refusal::StreamSuperseded
+            }
+            Some(row) if !row.deleted => Refusal::InboxRecreated,
+            Some(_) | None => Refusal::NoSuchInbox,
+        })
     }
 
     fn learn(&mut self, inbox: Inbox) {
@@ -302,7 +320,7 @@ impl Life {
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.engine.policy().in_flight_max - self.known.in_flight)
+        own.min(self.known.in_flight_limit(self.engine.policy()) - self.known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a
@@ -339,7 +357,8 @@ impl Life {
     /// backs off, is about to be lost, or is in flight to us by an offer whose answer was lost. A
     /// later page or its end settles that. What others have in flight is not ours to wait for.
     async fn owes_any(&mut self) -> Result<bool, Fault> {
-        let mut next = Some(0).filter(|_| self.known.pending + self.own_in_flight() > 0);
+        let start = Some(self.known.start(None));
+        let mut next = start.filter(|_| self.known.pending + self.own_in_flight() > 0);
         while let Some(after) = next.filter(|after| *after < self.progress.last_at_open()) {
             let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
             let page =
@@ -421,9 +440,19 @@ impl Life {
             let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
             let page = Box::pin(async move { store.list_lost(&inbox, after, LOST_PAGE).await });
             let page = self.read(page).await?;
+            let purged = self.purged_up_to().await?;
+            let told = self.purged_told.max(after);
+            if purged > told {
+                // The page may lack rows that were purged before it was read (T14).
+                if let Some(range) = std::mem::take(&mut merger).finish() {
+                    self.send_gap(range).await?;
+                }
+                self.tell_purged(told + 1, purged).await?;
+            }
             let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
             for delivery in &page {
-                if !self.progress.is_untold(delivery.key.sequence) {
+                let sequence = delivery.key.sequence;
+                if sequence <= self.purged_told || !self.progress.is_untold(sequence) {
                     continue;
                 }
                 if let Some(range) = merger.push(delivery) {
@@ -442,6 +471,19 @@ impl Life {
         self.lost_told = counted;
         self.raise_to(self.progress.cursor());
         Ok(())
+    }
+
+    /// Up to which number rows are no longer kept.
+    async fn purged_up_to(&mut self) -> Result<i64, Fault> {
+        let row = self.row().await?;
+        Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
+    }
+
+    /// Tells a range whose rows are gone, acked or not.
+    async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
+        self.purged_told = last;
+        let cause = GapCause::Purged;
+        self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await
     }
 
     /// Tells which of the shown deliveries ended elsewhere.
@@ -463,12 +505,17 @@ impl Life {
     }
 }
 
-/// What became of a stream that could not be opened again. A newer stream, a shutdown and a store
-/// that is out of reach for now are what they always are; otherwise the client opens it anew.
+/// What became of a stream that could not be opened again. A newer stream, a deleted inbox, a
+/// shutdown and a store that is out of reach for now are what they always are; otherwise the client
+/// opens it anew.
 fn not_reopened(refusal: Refusal) -> Fault {
     let known = matches!(
         refusal,
-        Refusal::StreamSuperseded | Refusal::Draining { .. } | Refusal::StoreUnavailable { .. }
+        Refusal::StreamSuperseded
+            | Refusal::NoSuchInbox
+            | Refusal::InboxRecreated
+            | Refusal::Draining { .. }
+            | Refusal::StoreUnavailable { .. }
     );
     if known { refusal.into() } else { End::Lapsed.into() }
 }

@@ -4,6 +4,7 @@ mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;
 mod deliveries;
+mod inboxes;
 mod locks;
 #[path = "../support/memory.rs"]
 mod memory;
