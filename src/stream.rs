@@ -18,6 +18,7 @@ mod ends;
 mod frames;
 mod gaps;
 mod life;
+mod lost;
 pub mod pace;
 mod progress;
 pub mod pull;

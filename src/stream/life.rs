@@ -20,9 +20,10 @@ use super::{
     Frame, Granted, Item, StreamSettings,
     ends::{End, Fault, close},
     gaps::GapRange,
+    lost,
     pace::{self, StoreClock},
     progress::Progress,
-    work::{self, Page},
+    work::Page,
 };
 use crate::{
     domain::{
@@ -179,7 +180,7 @@ impl Life {
             // Without a token the reader says nothing of what it has seen: what is no longer kept
             // may be anything, and there would be a gap at each first opening.
             purged_told: position.map_or(opened.kept_from - 1, |_| 0),
-            lost_told: work::lost(&opened),
+            lost_told: lost::lost(&opened),
             doubtful: false,
             known: opened,
             exhausted: None,
@@ -428,8 +429,8 @@ impl Life {
     /// Reads what the next heartbeat tells: the store's clock, and how far the position may rise.
     async fn refresh(&mut self) -> Result<(), Fault> {
         self.timers.refresh = self.timers.heartbeat + self.settings.heartbeat.to_std();
-        let store = self.engine.store().clone();
-        let read = Box::pin(async move { StoreClock::ask(&store).await });
+        let engine = self.engine.clone();
+        let read = Box::pin(async move { StoreClock::ask(&engine).await });
         if let Some(clock) = self.attend(read).await? {
             self.store_clock = clock;
         }

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use crate::{
     domain::ids::{Span, Timestamp},
     engine::Engine,
-    store::Store,
 };
 
 /// What a caller is told at a shutdown.
@@ -47,14 +46,14 @@ impl StoreClock {
     }
 
     /// Asks the store; absent where it does not answer in time.
-    pub async fn ask(store: &Store) -> Option<Self> {
-        let read = tokio::time::timeout(CLOCK_PATIENCE, store.now()).await;
+    pub async fn ask(engine: &Engine) -> Option<Self> {
+        let read = tokio::time::timeout(CLOCK_PATIENCE, engine.store().now()).await;
         read.ok()?.ok().map(StoreClock::read)
     }
 
     /// The store's clock; while it can't be read, as it was plus the time since.
     pub async fn now(&mut self, engine: &Engine) -> Timestamp {
-        if let Some(clock) = StoreClock::ask(engine.store()).await {
+        if let Some(clock) = StoreClock::ask(engine).await {
             *self = clock;
         }
         self.shown()

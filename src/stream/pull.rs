@@ -147,7 +147,7 @@ async fn sending(engine: &Engine, results: Vec<Joined>) -> Vec<Sending> {
         bytes <= FULL_BYTES
     };
     let keys = frames::with_body(results.iter().take_while(fits), inline);
-    let bodies = match bodies_of(engine.store(), keys).await {
+    let bodies = match bodies_of(engine, keys).await {
         Ok(bodies) => bodies,
         Err(error) => {
             tracing::debug!(%error, "pulled results go without their bodies");

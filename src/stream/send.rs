@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     domain::operation::{OperationKey, PayloadKind},
-    store::{ReadError, Store},
+    engine::Engine,
+    store::ReadError,
     telemetry,
 };
 
@@ -79,8 +80,8 @@ impl Life {
         let keys = frames::with_body(results.iter(), limit);
         let mut bodies = BTreeMap::new();
         if !keys.is_empty() {
-            let store = self.engine.store().clone();
-            match self.read(Box::pin(async move { bodies_of(&store, keys).await })).await {
+            let engine = self.engine.clone();
+            match self.read(Box::pin(async move { bodies_of(&engine, keys).await })).await {
                 Ok(found) => bodies = found,
                 Err(Fault::End(end)) => return Err(end),
                 Err(Fault::Retry(refusal)) => {
@@ -94,13 +95,13 @@ impl Life {
 
 /// Bodies of results, by operation, those that are there.
 pub(super) async fn bodies_of(
-    store: &Store,
+    engine: &Engine,
     keys: Vec<OperationKey>,
 ) -> Result<BTreeMap<OperationKey, Bytes>, ReadError> {
     if keys.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let found = store.payloads(&keys, PayloadKind::Result).await?;
+    let found = engine.store().payloads(&keys, PayloadKind::Result).await?;
     Ok(keys.into_iter().zip(found).filter_map(|(key, body)| Some((key, body?))).collect())
 }
 

@@ -1,18 +1,17 @@
 //! What a stream does with the store: look, offer, send a page, tell what was lost or withdrawn.
 //!
 //! What must stay true: an offer asks for no more than the inbox row, read just before, leaves
-//! free; what was put in flight is kept until it is sent, whatever fails in between; whatever is lost
-//! is told from the token's position on.
+//! free; what was put in flight is kept until it is sent, whatever fails in between.
 
 use tokio::time::Instant;
 
 use super::{
-    Frame, GapCause,
+    Frame,
     ends::{End, Fault},
     frames,
-    gaps::GapMerger,
     life::{Life, StoreWork},
-    progress::{Backlog, Offered, has_fresh, is_straight},
+    lost::lost,
+    progress::{Backlog, Offered, has_fresh},
     send::Sent,
     unreadable,
 };
@@ -31,17 +30,15 @@ use crate::{
 /// Deliveries of one offer: a usual window in one or two transactions, and an amount of rows that
 /// is read and joined in one go.
 const OFFER_MAX: i64 = 200;
-/// Lost deliveries in one read.
-const LOST_PAGE: i64 = 500;
 /// Open deliveries in one read.
-const OWED_PAGE: i64 = 500;
+pub(super) const OWED_PAGE: i64 = 500;
 /// More acked deliveries are not counted: the figure is for people.
 const ACKED_MAX: i64 = 10_000;
 /// Withdrawn deliveries in one frame: about 16 KiB.
 const WITHDRAWN_MAX: usize = 200;
 
 /// The states of what may still be lost.
-const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
+pub(super) const OPEN: [DeliveryState; 2] = [DeliveryState::Pending, DeliveryState::InFlight];
 
 /// What an offer put in flight to us.
 #[derive(Debug)]
@@ -107,7 +104,7 @@ impl Life {
         Ok(())
     }
 
-    async fn row(&mut self) -> Result<Option<Inbox>, Fault> {
+    pub(super) async fn row(&mut self) -> Result<Option<Inbox>, Fault> {
         let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
         self.read(Box::pin(async move { store.inbox(&inbox).await })).await
     }
@@ -282,38 +279,9 @@ impl Life {
         self.known = inbox;
     }
 
-    fn own_in_flight(&self) -> i64 {
+    pub(super) fn own_in_flight(&self) -> i64 {
         let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         own.map_or(0, |consumer| consumer.in_flight)
-    }
-
-    /// Raises the position to what has been sent, where the row as last read says that nothing
-    /// below can be lost untold.
-    pub(super) fn raise_to(&mut self, sent: i64) {
-        let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
-        if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
-            self.progress.raise(sent);
-        }
-    }
-
-    /// Tells what was lost since the position, and raises it to just below the lowest number that
-    /// may still be lost and was not shown here: one that waits, backs off or is with others.
-    pub(super) async fn settle(&mut self) -> Result<(), Fault> {
-        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        let after = self.progress.position();
-        // One more than was shown here holds one that was not.
-        let limit = i64::try_from(self.progress.shown_count() + 1)
-            .map_or(OWED_PAGE, |enough| enough.min(OWED_PAGE));
-        let open =
-            Box::pin(async move { store.list_deliveries(&inbox, after, &OPEN, limit).await });
-        let open = self.read(open).await?;
-        let reach = self.progress.reach(&open.deliveries, open.next);
-        // Whatever is not open by now and was lost is found by this later read.
-        self.tell_lost().await?;
-        self.progress.raise(reach);
-        // Until nothing is left that was not shown here.
-        self.doubtful &= reach < self.progress.cursor();
-        Ok(())
     }
 
     /// What may be put in flight, by the row as last read.
@@ -429,63 +397,6 @@ impl Life {
         self.raise_to(self.progress.cursor());
     }
 
-    /// Tells what was lost after the position and was neither shown nor told here, beyond the cursor
-    /// too. What was told stays told if a later read fails.
-    pub(super) async fn tell_lost(&mut self) -> Result<(), Fault> {
-        let counted = lost(&self.known);
-        let mut merger = GapMerger::default();
-        let mut after = self.progress.position();
-        loop {
-            after = self.progress.untold_after(after);
-            let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-            let page = Box::pin(async move { store.list_lost(&inbox, after, LOST_PAGE).await });
-            let page = self.read(page).await?;
-            let purged = self.purged_up_to().await?;
-            let told = self.purged_told.max(after);
-            if purged > told {
-                // The page may lack rows that were purged before it was read (T14).
-                if let Some(range) = std::mem::take(&mut merger).finish() {
-                    self.send_gap(range).await?;
-                }
-                self.tell_purged(told + 1, purged).await?;
-            }
-            let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
-            for delivery in &page {
-                let sequence = delivery.key.sequence;
-                if sequence <= self.purged_told || !self.progress.is_untold(sequence) {
-                    continue;
-                }
-                if let Some(range) = merger.push(delivery) {
-                    self.send_gap(range).await?;
-                }
-            }
-            after = last;
-            if Instant::now() >= self.timers.renew {
-                // A client that reads slowly must not cost us the lease.
-                self.renew().await?;
-            }
-        }
-        if let Some(range) = merger.finish() {
-            self.send_gap(range).await?;
-        }
-        self.lost_told = counted;
-        self.raise_to(self.progress.cursor());
-        Ok(())
-    }
-
-    /// Up to which number rows are no longer kept.
-    async fn purged_up_to(&mut self) -> Result<i64, Fault> {
-        let row = self.row().await?;
-        Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
-    }
-
-    /// Tells a range whose rows are gone, acked or not.
-    async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
-        self.purged_told = last;
-        let cause = GapCause::Purged;
-        self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await
-    }
-
     /// Tells which of the shown deliveries ended elsewhere.
     pub(super) async fn tell_withdrawn(&mut self) -> Result<(), Fault> {
         let keys = self.shown_keys();
@@ -528,11 +439,6 @@ fn offerable(inbox: &Inbox) -> (i64, i64, i64) {
 /// How many deliveries of an inbox have ended.
 fn ended(inbox: &Inbox) -> i64 {
     inbox.acked_total + inbox.expired_total + inbox.dead_total
-}
-
-/// How many deliveries of an inbox were lost.
-pub(super) fn lost(inbox: &Inbox) -> i64 {
-    inbox.expired_total + inbox.dead_total
 }
 
 pub(super) fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {

@@ -5,6 +5,7 @@ mod by_hand;
 mod commands;
 mod deliveries;
 mod inboxes;
+mod left;
 mod locks;
 #[path = "../support/memory.rs"]
 mod memory;

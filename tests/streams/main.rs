@@ -24,7 +24,7 @@ use receiptd::{
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{Store, sqlite},
-    stream::{self, Frame, Frames, GapCause, OpenStream, StreamSettings},
+    stream::{self, Frame, Frames, OpenStream, StreamSettings},
     sweeper, wake,
 };
 use tokio_util::sync::CancellationToken;

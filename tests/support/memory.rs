@@ -137,23 +137,6 @@ impl Memory {
         replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()
     }
 
-    /// Decides one command without follow-ups and without a recount: on rows that no sequence of
-    /// commands leaves.
-    pub fn decide_alone(&mut self, command: &Command) -> Result<Reply, Refusal> {
-        let mut needs = Needs::default();
-        command.needs().into_iter().for_each(|need| needs.add(need));
-        loop {
-            let mut world = self.load(&needs);
-            match decide(&mut world, command) {
-                Ok(reply) => return Ok(reply),
-                Err(Halt::Refused(refusal)) => return Err(*refusal),
-                Err(Halt::Unloaded(missing)) => {
-                    missing.0.into_iter().for_each(|need| needs.add(need));
-                }
-            }
-        }
-    }
-
     /// Runs one command of the others, without a trace in what is told about this one.
     fn let_others_run(&mut self) {
         let Some(command) = self.others.pop() else { return };
