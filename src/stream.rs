@@ -52,6 +52,7 @@ use crate::{
         operation::Operation,
         refusal::Refusal,
         token::ResumeToken,
+        world::needs::HELD_MAX,
     },
     engine::Engine,
     store::ReadError,
@@ -119,6 +120,17 @@ impl StreamSettings {
     }
 }
 
+/// Why numbers will not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GapCause {
+    /// Their ack window passed, or their inbox was deleted.
+    Expired,
+    /// Their retry budget was spent.
+    Dead,
+    /// They are no longer kept, whatever became of them.
+    Purged,
+}
+
 /// What a stream sends (contract section 7).
 #[derive(Debug, Clone)]
 pub enum Frame {
@@ -160,9 +172,9 @@ pub enum Frame {
         first: i64,
         /// The last.
         last: i64,
-        /// EXPIRED or DEAD.
-        cause: DeliveryState,
-        /// Their operations, at most 100.
+        /// Why.
+        cause: GapCause,
+        /// Their operations, at most 100; none where they are purged.
         operation_ids: Vec<OperationId>,
     },
     /// Results shown on this stream that ended elsewhere: number, operation, how.
@@ -236,7 +248,7 @@ pub async fn open(
     let command = Command::Open {
         inbox: request.inbox,
         consumer: request.consumer,
-        window: request.window.clamp(1, engine.policy().in_flight_max.max(1)),
+        window: request.window.clamp(1, HELD_MAX),
     };
     let (sender, receiver) = mpsc::channel(FRAMES_MAX + 1);
     // One place is kept for the last item, so that a stream whose client is slow can still say why
@@ -252,6 +264,13 @@ pub async fn open(
             Ok(_) => return drop(answer.send(Err(Refusal::Internal))),
             Err(refusal) => return drop(answer.send(Err(refusal))),
         };
+        if position.is_some_and(|(_, generation)| generation != opened.generation) {
+            // Deleted after the token was read: this opening began another generation.
+            let end = ends::End::Refused(Box::new(Refusal::InboxRecreated));
+            ends::close(&task_engine, &opened.key, &consumer, &end).await;
+            return drop(answer.send(Err(Refusal::InboxRecreated)));
+        }
+        let position = position.map(|(position, _)| position);
         let start = life::Start { position, opened, consumer, granted: request.credit, end };
         let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
         // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
@@ -263,19 +282,23 @@ pub async fn open(
     Ok(Frames(receiver))
 }
 
-/// Where the token says to go on; `None` without one.
-async fn token_position(engine: &Engine, request: &OpenStream) -> Result<Option<i64>, Refusal> {
+/// Where the token says to go on, and in which generation; `None` without one.
+async fn token_position(
+    engine: &Engine,
+    request: &OpenStream,
+) -> Result<Option<(i64, i64)>, Refusal> {
     if request.resume_token.is_empty() {
         return Ok(None);
     }
     let row = engine.store().inbox(&request.inbox).await.map_err(unreadable)?;
+    // A deleted inbox is used again by this very opening.
     let (generation, last_sequence) =
-        row.map_or((1, 0), |inbox| (inbox.generation, inbox.last_sequence()));
+        row.map_or((1, 0), |inbox| (inbox.next_generation(), inbox.last_sequence()));
     let facts = engine.store().facts();
     let text = &request.resume_token;
     let inbox = &request.inbox;
     ResumeToken::open(&facts.token_key, text, inbox, generation, &facts.epoch, last_sequence)
-        .map(Some)
+        .map(|position| Some((position, generation)))
 }
 
 /// What a failed read means to a caller.

@@ -63,6 +63,12 @@ pub struct SweepCounts {
     pub locks_released: u64,
     /// Consumers that gave no sign of life.
     pub consumers_removed: u64,
+    /// Deliveries that ended because their inbox was deleted.
+    pub closed: u64,
+    /// Rows of ended deliveries whose retention had passed.
+    pub purged: u64,
+    /// Inboxes that nobody used.
+    pub inboxes_retired: u64,
     /// Batch rows that are no longer needed.
     pub batches_removed: u64,
 }
@@ -77,6 +83,9 @@ impl Add for SweepCounts {
             start_deadlines: self.start_deadlines + other.start_deadlines,
             locks_released: self.locks_released + other.locks_released,
             consumers_removed: self.consumers_removed + other.consumers_removed,
+            closed: self.closed + other.closed,
+            purged: self.purged + other.purged,
+            inboxes_retired: self.inboxes_retired + other.inboxes_retired,
             batches_removed: self.batches_removed + other.batches_removed,
         }
     }
@@ -94,6 +103,9 @@ impl SweepCounts {
             Swept::StartDeadline => SweepCounts { start_deadlines: 1, ..none },
             Swept::LockReleased => SweepCounts { locks_released: 1, ..none },
             Swept::ConsumerRemoved => SweepCounts { consumers_removed: 1, ..none },
+            Swept::Closed(count) => SweepCounts { closed: count.unsigned_abs(), ..none },
+            Swept::Purged(count) => SweepCounts { purged: count.unsigned_abs(), ..none },
+            Swept::InboxRetired => SweepCounts { inboxes_retired: 1, ..none },
         }
     }
 
@@ -105,6 +117,9 @@ impl SweepCounts {
             ("start_deadline", self.start_deadlines),
             ("lock_released", self.locks_released),
             ("consumer_removed", self.consumers_removed),
+            ("closed", self.closed),
+            ("purged", self.purged),
+            ("inbox_retired", self.inboxes_retired),
             ("batch_removed", self.batches_removed),
         ];
         for (result, count) in results {

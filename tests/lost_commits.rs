@@ -22,8 +22,8 @@ use std::{
 };
 
 use commands::{
-    ack, ack_newest, append, attempts, cancel, close, consumer, defer, delivery, extend, inbox,
-    numbered, offer, open, operation, pull, redrive, reopen,
+    ack, ack_newest, append, attempts, cancel, close, consumer, defer, delete, delivery, extend,
+    inbox, numbered, offer, open, operation, pull, redrive, reopen, sweep_inbox,
 };
 use futures_util::{
     FutureExt as _,
@@ -34,6 +34,7 @@ use receiptd::{
     domain::{
         command::{Command, Reply},
         ids::{Span, Timestamp},
+        inbox::{Force, InboxChange, LimitChange},
         policy::Policy,
         refusal::Refusal,
     },
@@ -106,6 +107,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         steps
     };
     let late = |id: &str, seconds| vec![run(holder(id)), run(waiter(id)), Step::Advance(seconds)];
+    let acked = ack(&path("purge"), &[1]);
+    let update = |id: &str| Command::UpdateInbox {
+        inbox: inbox(&path(id)),
+        change: InboxChange { slots: LimitChange::To(5), in_flight_limit: LimitChange::Keep },
+    };
     let queue = |id: &str| vec![run(holder(id)), run(waiter(id))];
     let waits = |id: &str| operation(&format!("{name}-{id}-waits"));
     vec![
@@ -123,10 +129,20 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         ),
         case(queue("pull"), pull(&path("pull"), "c", 5), "Offered 1 in attempt 1"),
         case(offered("open"), open(&path("open"), "c", 3), "Opened as 2"),
-        case(offered("reopen"), reopen(&path("reopen"), "c", 1, 3), "Opened as 2"),
+        case(offered("reopen"), reopen(&path("reopen"), "c", (1, 1), 3), "Opened as 2"),
         case(opened("offer"), offer(&path("offer"), "c", 1, 5), "Offered 1 in attempt 1"),
         case(offered("close"), close(&path("close"), "c", 1), "Closed"),
         case(queue("release"), release("release"), "Released"),
+        case(opened("update"), update("update"), "Updated to Some(5)"),
+        // Empty: what it held would end in a batch of its own.
+        case(
+            vec![
+                run(submit("delete").on(&path("delete")).command()),
+                run(ack(&path("delete"), &[1])),
+            ],
+            delete(&path("delete"), Force::OnlyEmpty, Some(1)),
+            "Deleted generation 1",
+        ),
         case(vec![], Command::FoldReplays { key: operation(&path("submit")), count: 3 }, "Folded"),
         case(
             late("operation", 12),
@@ -145,6 +161,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
             Command::SweepInbox { key: inbox(&path("inbox")) },
             "ConsumerRemoved",
         ),
+        case(
+            with_pause(vec![run(submit("purge").on(&path("purge")).command()), run(acked)], 72),
+            sweep_inbox(&path("purge")),
+            "Purged(1)",
+        ),
     ]
 }
 
@@ -160,6 +181,7 @@ fn policy() -> Policy {
         ack_deadline: Span::seconds(30),
         consumer_lease: Span::seconds(40),
         ack_window: Span::seconds(60),
+        record_retention: Span::seconds(70),
         ..Policy::default()
     }
 }
@@ -272,6 +294,8 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
         }
         Ok(Reply::Lapsed) => "Lapsed".to_owned(),
         Ok(Reply::Closed) => "Closed".to_owned(),
+        Ok(Reply::InboxUpdated(inbox)) => format!("Updated to {:?}", inbox.slots_limit),
+        Ok(Reply::InboxDeleted(inbox)) => format!("Deleted generation {}", inbox.generation),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
         Ok(Reply::Folded) => "Folded".to_owned(),

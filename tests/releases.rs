@@ -5,10 +5,11 @@ mod commands;
 #[path = "support/memory.rs"]
 mod memory;
 
-use commands::{ack, append, close, offer, open, operation};
+use commands::{ack, append, close, delete, offer, open, operation, sweep_inbox};
 use memory::Memory;
 use receiptd::domain::{
-    command::{Command, Reply},
+    command::{Command, Reply, Swept},
+    inbox::Force,
     operation::OperationState,
     policy::Policy,
 };
@@ -60,4 +61,37 @@ fn many_locks_of_one_step_are_released_in_few_batches() {
     run(&mut memory, &close("default", "c", 1));
     assert!(memory.locks.is_empty());
     assert!((0..20).all(|number| ended_applied(&memory, &format!("w{number}"))));
+}
+
+#[test]
+fn the_end_of_a_deleted_inbox_is_within_the_patience_of_the_engine() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    for number in 0..20 {
+        let path = format!("d{number}");
+        run(&mut memory, &append(&path, now).on(&path).until_acked().command());
+        // Their results make the inbox again.
+        run(&mut memory, &append(&format!("w{number}"), now).on(&path).command());
+    }
+    memory.follow_ups_kept = Some(Vec::new());
+    run(&mut memory, &delete("default", Force::WithContent, None));
+    memory.follow_ups_kept = None;
+    let joins = |number| append(&format!("j{number}"), now).on("d0").into_inbox("other").command();
+    memory.others = (0..10).map(joins).collect();
+    let ended = run(&mut memory, &sweep_inbox("default"));
+    assert!(matches!(ended, Reply::Swept(Swept::Closed(20))), "{ended:?}");
+    assert!((0..20).all(|number| ended_applied(&memory, &format!("w{number}"))));
+    // Acks whose waiter has to make its inbox again.
+    for number in 20..40 {
+        let path = format!("d{number}");
+        let holder = append(&path, now).on(&path).until_acked().into_inbox("acked");
+        run(&mut memory, &holder.command());
+        run(
+            &mut memory,
+            &append(&format!("w{number}"), now).on(&path).into_inbox("gone").command(),
+        );
+    }
+    run(&mut memory, &delete("gone", Force::WithContent, None));
+    run(&mut memory, &ack("acked", &(1..=20).collect::<Vec<_>>()));
+    assert!((20..40).all(|number| ended_applied(&memory, &format!("w{number}"))));
 }

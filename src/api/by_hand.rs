@@ -150,9 +150,7 @@ impl Api {
         after: i64,
     ) -> Result<Found, Refused> {
         let store = self.engine().store();
-        if store.inbox(inbox).await?.is_none() {
-            return Err(Refusal::NoSuchInbox.into());
-        }
+        let after = self.live(inbox).await?.start(Some(after));
         let mut found = Found { targets: Vec::new(), more: false, last_sequence: after };
         for _ in 0..REDRIVE_PAGES_MAX {
             let left = TARGETS_MAX.saturating_sub(found.targets.len());
@@ -200,7 +198,7 @@ impl Api {
         request: proto::PullDeliveriesRequest,
         answer_by: AnswerBy,
     ) -> Result<proto::PullDeliveriesResponse, Refused> {
-        let (limit, wait) = inboxes::pull(&request, self.engine().policy())?;
+        let (limit, wait) = inboxes::pull(&request)?;
         let page = PullPage {
             inbox: key(account, &request.inbox)?,
             consumer: self.consumer(&request.consumer_id)?,

@@ -8,19 +8,22 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Api,
-    auth::Permission,
+    auth::{Permission, Principal},
     caller,
     convert::{inboxes as convert, lists, operations},
-    deadline::Call,
+    deadline::{AnswerBy, Call},
     pages::{unpack_name, unpack_number},
     places::Placed,
     status::Refused,
+    unexpected,
 };
 use crate::{
     domain::{
-        delivery::InboxKey,
-        ids::{Account, ConsumerId, InboxName},
-        refusal::{Asked, Refusal},
+        command::{Command, Reply},
+        delivery::{Delivery, InboxKey},
+        ids::{Account, ConsumerId, InboxName, Invalid},
+        inbox::{Force, Inbox},
+        refusal::{Asked, Refusal, RefusalOutcome},
     },
     proto::{self, inbox_service_server::InboxService},
     stream::{self, Frame, Frames, Granted, OpenStream},
@@ -132,12 +135,9 @@ impl InboxService for Api {
         let answer = async {
             let caller = caller(&request, Permission::Read)?;
             let key = key(&caller.account, &request.into_inner().inbox)?;
-            let found = self.engine().store().inbox(&key).await?;
-            let found = found.ok_or(Refusal::NoSuchInbox)?;
-            let oldest = self.engine().store().oldest_open_of(&[key]).await?;
-            let oldest = oldest.first().and_then(Option::as_ref);
-            let inbox = convert::inbox(&found, oldest, self.engine().policy());
-            Ok(proto::GetInboxResponse { inbox: Some(inbox) })
+            let found = self.live(&key).await?;
+            let mut inboxes = self.with_oldest(std::slice::from_ref(&found)).await?;
+            Ok(proto::GetInboxResponse { inbox: inboxes.pop() })
         };
         self.answer_read(call, answer).await
     }
@@ -152,6 +152,32 @@ impl InboxService for Api {
             self.list_inboxes_of(&caller.account, request.into_inner()).await
         };
         self.answer_read(call, answer).await
+    }
+
+    async fn update_inbox(
+        &self,
+        request: Request<proto::UpdateInboxRequest>,
+    ) -> Result<Response<proto::UpdateInboxResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Admin)?;
+            self.update(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn delete_inbox(
+        &self,
+        request: Request<proto::DeleteInboxRequest>,
+    ) -> Result<Response<proto::DeleteInboxResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Admin)?;
+            self.delete(&caller, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
     }
 }
 
@@ -176,10 +202,11 @@ impl Api {
         account: &Account,
         request: proto::StreamDeliveriesRequest,
     ) -> Result<DeliveryStream, Refused> {
+        let inbox = InboxName::parse(&request.inbox)?;
         let frames = self.frames(account, Wanted { request, credit: None, end: None }).await?;
         let api = self.clone();
         Ok(Box::pin(frames.map(move |frame| match frame {
-            Ok(frame) => Ok(api.frame(frame)),
+            Ok(frame) => Ok(api.frame(&inbox, frame)),
             Err(refusal) => Err(api.status(Asked::Stream, refusal.into())),
         })))
     }
@@ -195,7 +222,7 @@ impl Api {
         let open = OpenStream {
             inbox: key(account, &request.inbox)?,
             consumer: self.consumer(&request.consumer_id)?,
-            window: convert::window(request.window, engine.policy())?,
+            window: convert::window(request.window)?,
             resume_token: request.resume_token,
             credit,
             end,
@@ -203,10 +230,10 @@ impl Api {
         Ok(stream::open(engine, open, self.0.streams.clone(), self.drain().clone()).await?)
     }
 
-    /// One frame for a caller.
-    pub(super) fn frame(&self, frame: Frame) -> proto::StreamDeliveriesResponse {
+    /// One frame of an inbox's stream for a caller.
+    pub(super) fn frame(&self, inbox: &InboxName, frame: Frame) -> proto::StreamDeliveriesResponse {
         let engine = self.engine();
-        convert::frame(frame, &engine.store().facts().epoch, engine.policy())
+        convert::frame(frame, inbox, &engine.store().facts().epoch, engine.policy())
     }
 
     /// The caller's consumer, or one for this stream only.
@@ -231,11 +258,8 @@ impl Api {
         let pages = self.pages(account, "deliveries", filter);
         let after = pages.open(&request.page_token)?;
         let after = after.map(|packed| unpack_number(&packed)).transpose()?.unwrap_or(0);
-        let store = self.engine().store();
-        if store.inbox(&key).await?.is_none() {
-            return Err(Refusal::NoSuchInbox.into());
-        }
-        let page = store.list_deliveries(&key, after, &states, size).await?;
+        let after = self.live(&key).await?.start(Some(after));
+        let page = self.engine().store().list_deliveries(&key, after, &states, size).await?;
         let next = page.next.map(i64::to_be_bytes);
         Ok(proto::ListDeliveriesResponse {
             deliveries: page.deliveries.iter().map(operations::delivery).collect(),
@@ -252,16 +276,83 @@ impl Api {
         let pages = self.pages(account, "inboxes", [0; 32]);
         let after = pages.open(&request.page_token)?.map(unpack_name).transpose()?;
         let store = self.engine().store();
-        let found = store.list_inboxes(account, &after.unwrap_or_default(), size).await?;
-        let keys: Vec<InboxKey> = found.iter().map(|inbox| inbox.key.clone()).collect();
-        let oldest = store.oldest_open_of(&keys).await?;
-        let policy = self.engine().policy();
-        let shown = found.iter().zip(&oldest);
-        let inboxes =
-            shown.map(|(inbox, oldest)| convert::inbox(inbox, oldest.as_ref(), policy)).collect();
-        let next = is_full(&found, size).then(|| found.last()).flatten();
-        let next = next.map(|inbox| inbox.key.inbox.as_str().as_bytes());
+        let page = store.list_inboxes(account, &after.unwrap_or_default(), size).await?;
+        let inboxes = self.with_oldest(&page.inboxes).await?;
+        let next = page.next.as_ref().map(|name| name.as_str().as_bytes());
         Ok(proto::ListInboxesResponse { inboxes, next_page_token: pages.seal(next) })
+    }
+
+    async fn update(
+        &self,
+        caller: &Principal,
+        request: proto::UpdateInboxRequest,
+        answer_by: AnswerBy,
+    ) -> Result<proto::UpdateInboxResponse, Refused> {
+        let inbox = request.inbox.unwrap_or_default();
+        let command = Command::UpdateInbox {
+            inbox: key(&caller.account, &inbox.inbox)?,
+            change: convert::inbox_change(&inbox, request.update_mask.as_ref())?,
+        };
+        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
+        match running.await? {
+            Reply::InboxUpdated(inbox) => {
+                let inbox = convert::inbox(&inbox, None, self.engine().policy());
+                Ok(proto::UpdateInboxResponse { inbox: Some(inbox) })
+            }
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    async fn delete(
+        &self,
+        caller: &Principal,
+        request: proto::DeleteInboxRequest,
+        answer_by: AnswerBy,
+    ) -> Result<proto::DeleteInboxResponse, Refused> {
+        let generation = match request.generation {
+            0 => None,
+            generation if generation > 0 => Some(generation),
+            _ => {
+                let problem = "must not be negative; 0 means whichever it is";
+                return Err(Invalid::new("generation", problem).into());
+            }
+        };
+        let command = Command::DeleteInbox {
+            inbox: key(&caller.account, &request.inbox)?,
+            force: if request.force { Force::WithContent } else { Force::OnlyEmpty },
+            generation,
+        };
+        let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
+        match running.await? {
+            Reply::InboxDeleted(inbox) => {
+                // Behind the step that the deletion asked for: the answer comes after the first of
+                // what was open has ended. Whatever is left is the sweeper's.
+                let sweep = self.engine().run(Command::SweepInbox { key: inbox.key.clone() });
+                answer_by.in_time(async { sweep.await.ok() }).await;
+                let inbox = convert::inbox(&inbox, None, self.engine().policy());
+                Ok(proto::DeleteInboxResponse { inbox: Some(inbox) })
+            }
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// An inbox that is not deleted.
+    pub(super) async fn live(&self, key: &InboxKey) -> Result<Inbox, Refused> {
+        let found = self.engine().store().inbox(key).await?;
+        Ok(found.filter(|inbox| !inbox.deleted).ok_or(Refusal::NoSuchInbox)?)
+    }
+
+    /// Inboxes as they are shown, each with its oldest open delivery.
+    async fn with_oldest(&self, inboxes: &[Inbox]) -> Result<Vec<proto::Inbox>, Refused> {
+        let keys: Vec<InboxKey> = inboxes.iter().map(|inbox| inbox.key.clone()).collect();
+        let oldest = self.engine().store().oldest_open_of(&keys).await?;
+        let policy = self.engine().policy();
+        let shown = |(inbox, oldest): (&Inbox, &Option<Delivery>)| {
+            // What a deleted generation left is not this inbox's.
+            let own = oldest.as_ref().filter(|oldest| inbox.owns(&oldest.key));
+            convert::inbox(inbox, own, policy)
+        };
+        Ok(inboxes.iter().zip(&oldest).map(shown).collect())
     }
 }
 

@@ -160,6 +160,7 @@ pub fn code(refusal: &Refusal) -> Code {
         | Refusal::EvidenceExpired { .. }
         | Refusal::ResultNotKept { .. }
         | Refusal::ResultNotReady { .. }
+        | Refusal::InboxNotEmpty { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => Code::FailedPrecondition,
         Refusal::TargetLocked { .. } | Refusal::StreamSuperseded => Code::Aborted,
@@ -220,6 +221,11 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             told.extend(earliest_release.map(|time| ("earliest_release", rfc3339(time))));
             told
         }
+        Refusal::InboxNotEmpty { reserved, pending, in_flight } => vec![
+            ("reserved", reserved.to_string()),
+            ("pending", pending.to_string()),
+            ("in_flight", in_flight.to_string()),
+        ],
         Refusal::AccountQuota { what, limit } => {
             vec![("quota", (*what).to_owned()), ("limit", limit.to_string())]
         }
@@ -289,6 +295,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::EvidenceExpired { .. }
         | Refusal::ResultNotKept { .. }
         | Refusal::ResultNotReady { .. }
+        | Refusal::InboxNotEmpty { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => {
             details.add_precondition_failure_violation(
@@ -392,6 +399,10 @@ mod tests {
             (Refusal::StreamSuperseded, Code::Aborted),
             (Refusal::SlowConsumer, Code::ResourceExhausted),
             (Refusal::ResumeTokenInvalid(TokenFault::OtherInbox), Code::InvalidArgument),
+            (
+                Refusal::InboxNotEmpty { reserved: 1, pending: 0, in_flight: 0 },
+                Code::FailedPrecondition,
+            ),
             (Refusal::InboxRecreated, Code::FailedPrecondition),
             (Refusal::StoreEpochChanged, Code::FailedPrecondition),
             (Refusal::RateLimited { retry }, Code::ResourceExhausted),

@@ -1,7 +1,8 @@
 //! `receiptd inbox`: read results as they come, ack them, and see what waits.
 //!
 //! What must stay true: a result is acked only after it was printed; stopping loses nothing, and
-//! says how to go on.
+//! says how to go on. Deliberately not here: one inbox as a whole, which is in
+//! [`super::inbox_admin`].
 
 use std::{process::ExitCode, time::Duration};
 
@@ -13,6 +14,7 @@ use super::{
     by_hand::{self, InboxDeferArgs, InboxExtendArgs, InboxPullArgs, InboxRedriveArgs},
     connection::{ConnectArgs, EXIT_UNKNOWN, OutputArgs, OutputFormat},
     failures::{call_failed, change_failed, told},
+    inbox_admin::{self, InboxDeleteArgs, InboxGetArgs, InboxUpdateArgs},
     json,
     output::{delivery_word, list, note, say, say_as, state_word, time},
     values::{at_least_one, whole},
@@ -38,12 +40,16 @@ Examples:
   receiptd inbox redrive default 17
   receiptd inbox list
   receiptd inbox list default
+  receiptd inbox get default
+  receiptd inbox update default --slots 5000 --in-flight-limit 0
+  receiptd inbox delete old-laptop --force
 
 Exit codes:
   0  done
   1  anything that has no other code, also a number that the inbox never had
   2  wrong arguments, or the request is not valid
-  5  it is not known whether the acks arrived: ack the same numbers again";
+  5  it is not known whether the acks arrived: ack the same numbers again; or whether the inbox
+     was changed or deleted: look at it";
 
 /// The most rows on one page of the service.
 const PAGE_MAX: usize = 1_000;
@@ -77,6 +83,12 @@ pub enum InboxCommand {
     Defer(InboxDeferArgs),
     /// Make results that expired or died pending again.
     Redrive(InboxRedriveArgs),
+    /// One inbox with its figures.
+    Get(InboxGetArgs),
+    /// Give an inbox limits of its own.
+    Update(InboxUpdateArgs),
+    /// Delete an inbox; its name stays usable, and its numbers go on.
+    Delete(InboxDeleteArgs),
 }
 
 /// Print results as they come, oldest unacked first.
@@ -156,6 +168,9 @@ pub async fn run(args: InboxArgs) -> Result<ExitCode, Failure> {
         InboxCommand::Extend(args) => by_hand::extend(&args).await,
         InboxCommand::Defer(args) => by_hand::defer(&args).await,
         InboxCommand::Redrive(args) => by_hand::redrive(&args).await,
+        InboxCommand::Get(args) => inbox_admin::get(&args).await,
+        InboxCommand::Update(args) => inbox_admin::update(&args).await,
+        InboxCommand::Delete(args) => inbox_admin::delete(&args).await,
     }
 }
 

@@ -316,6 +316,8 @@ pub fn inbox(inbox: &Inbox) -> Value {
         "ackedTotal": inbox.acked_total,
         "expiredTotal": inbox.expired_total,
         "deadTotal": inbox.dead_total,
+        "firstSequence": inbox.first_sequence,
+        "keptFromSequence": inbox.kept_from_sequence,
         "lastSequence": inbox.last_sequence,
         "oldestSequence": inbox.oldest_sequence,
         "oldestQueueTime": time(inbox.oldest_queue_time.as_ref()),

@@ -13,6 +13,7 @@ pub mod document;
 pub mod failures;
 pub mod get;
 pub mod inbox;
+pub mod inbox_admin;
 mod json;
 pub mod list;
 pub mod migrate;

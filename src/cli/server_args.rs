@@ -155,6 +155,10 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub max_clock_skew: Option<Span>,
+    /// How long an inbox that nobody uses stays [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
+    pub inbox_idle_retention: Option<Span>,
     /// Slots of an inbox [default: 1000]
     #[arg(long, value_name = "COUNT", value_parser = whole::<i64>)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,6 +3,7 @@
 //! What must stay true: each is idempotent on the server, so that a lost answer is asked for again
 //! within the limits; the caller sees the last failure when they are reached, with an outcome that
 //! is not known as soon as that of one attempt is not.
+//! The one exception is the end of an inbox, which is sent once.
 //! Deliberately not here: submits (their identity comes first) and delivery streams.
 
 use std::{future::Future, time::Duration};
@@ -20,14 +21,14 @@ use super::{
 };
 use crate::proto::{
     AckDeliveriesRequest, AckDeliveriesResponse, BatchGetOperationsRequest, CancelOperationRequest,
-    CancelOperationResponse, DeferDeliveriesRequest, DeferDeliveriesResponse, Document,
-    ExtendDeliveriesRequest, ExtendDeliveriesResponse, GetDocumentRequest, GetInboxRequest,
-    GetOperationRequest, GetOperationResponse, Inbox, ListDeliveriesRequest,
-    ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest,
-    ListInboxesResponse, ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest,
-    PullDeliveriesResponse, ReadResultRequest, RedriveDeliveriesRequest, RedriveDeliveriesResponse,
-    ResultInfo, WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest,
-    WatchOperationResponse,
+    CancelOperationResponse, DeferDeliveriesRequest, DeferDeliveriesResponse, DeleteInboxRequest,
+    DeleteInboxResponse, Document, ExtendDeliveriesRequest, ExtendDeliveriesResponse,
+    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse, Inbox,
+    ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse,
+    ListInboxesRequest, ListInboxesResponse, ListOperationsRequest, ListOperationsResponse,
+    PullDeliveriesRequest, PullDeliveriesResponse, ReadResultRequest, RedriveDeliveriesRequest,
+    RedriveDeliveriesResponse, ResultInfo, UpdateInboxRequest, UpdateInboxResponse,
+    WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest, WatchOperationResponse,
 };
 
 /// The changes of one operation, snapshot first.
@@ -332,6 +333,30 @@ impl Client {
             async move { service.list_inboxes(request).await }
         })
         .await
+    }
+
+    /// Gives an inbox limits of its own, or takes them back; durable once answered, and harmless
+    /// to repeat.
+    pub async fn update_inbox(
+        &self,
+        request: UpdateInboxRequest,
+    ) -> Result<UpdateInboxResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.inboxes(), self.timed(request.clone()));
+            async move { service.update_inbox(request).await }
+        })
+        .await
+    }
+
+    /// Deletes an inbox; durable once answered. Sent once: if the answer is lost, a second attempt
+    /// could meet what somebody began anew under the name.
+    pub async fn delete_inbox(
+        &self,
+        request: DeleteInboxRequest,
+    ) -> Result<DeleteInboxResponse, Failure> {
+        let request = self.timed(request);
+        let answer = self.inboxes().delete_inbox(request).await;
+        answer.map(Response::into_inner).map_err(|status| Failure::from_status(&status))
     }
 
     /// A document as it is now.

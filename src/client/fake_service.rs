@@ -17,17 +17,20 @@ use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
+use self::position::Position;
 use super::{
     fake_data::Data,
     fake_script::{Asked, Script},
 };
 use crate::proto::{
-    document_service_server::{DocumentService, DocumentServiceServer},
+    document_service_server::DocumentServiceServer,
     inbox_service_server::{InboxService, InboxServiceServer},
     operation_service_server::{OperationService, OperationServiceServer},
-    stream_deliveries_response::Frame,
     *,
 };
+
+mod documents;
+mod position;
 
 /// A running fake.
 pub(crate) struct FakeService {
@@ -264,43 +267,6 @@ impl OperationService for Store {
     }
 }
 
-/// One stream: where it stands, and whether it has told that the backlog is over.
-struct Position {
-    store: Arc<Store>,
-    sequence: i64,
-    opened: bool,
-    caught_up: bool,
-}
-
-impl Position {
-    async fn next_frame(mut self) -> Option<(Result<StreamDeliveriesResponse, Status>, Self)> {
-        let frame = loop {
-            if !self.opened {
-                self.opened = true;
-                let policy = self.store.script().policy;
-                break Frame::Opened(Opened { policy, ..Opened::default() });
-            }
-            if let Some(frame) = self.store.script().frames.pop_front() {
-                break frame;
-            }
-            let (results, last) = self.store.data().send_after(self.sequence);
-            self.sequence = last;
-            if !results.is_empty() {
-                let resume_token = last.to_string();
-                break Frame::Deliveries(DeliveryBatch { results, resume_token });
-            }
-            if !self.caught_up {
-                self.caught_up = true;
-                break Frame::CaughtUp(CaughtUp { resume_token: last.to_string() });
-            }
-            // A change between the look and the wait is found by the next look.
-            let wait = self.store.changed.notified();
-            drop(timeout(Duration::from_millis(20), wait).await);
-        };
-        Some((Ok(StreamDeliveriesResponse { frame: Some(frame) }), self))
-    }
-}
-
 /// A stream keeps the store alive, so that this service holds it by a shared pointer.
 struct Inboxes(Arc<Store>);
 
@@ -321,7 +287,7 @@ impl InboxService for Inboxes {
             0 => usize::MAX,
             chosen => chosen,
         };
-        let start = Position { store, sequence: 0, opened: false, caught_up: false };
+        let start = Position::new(store);
         Ok(Response::new(unfold(start, Position::next_frame).take(frames_max).boxed()))
     }
 
@@ -396,36 +362,18 @@ impl InboxService for Inboxes {
     ) -> Result<Response<ListInboxesResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
-}
 
-#[tonic::async_trait]
-impl DocumentService for Store {
-    type WatchDocumentStream = BoxStream<'static, Result<WatchDocumentResponse, Status>>;
-
-    async fn watch_document(
+    async fn update_inbox(
         &self,
-        _request: Request<WatchDocumentRequest>,
-    ) -> Result<Response<Self::WatchDocumentStream>, Status> {
+        _request: Request<UpdateInboxRequest>,
+    ) -> Result<Response<UpdateInboxResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
 
-    async fn get_document(
+    async fn delete_inbox(
         &self,
-        _request: Request<GetDocumentRequest>,
-    ) -> Result<Response<GetDocumentResponse>, Status> {
-        let data = self.data();
-        let document = Document {
-            revision: data.revision,
-            content: Some(document::Content::Text(data.text.iter().collect())),
-            ..Document::default()
-        };
-        Ok(Response::new(GetDocumentResponse { document: Some(document) }))
-    }
-
-    async fn list_documents(
-        &self,
-        _request: Request<ListDocumentsRequest>,
-    ) -> Result<Response<ListDocumentsResponse>, Status> {
+        _request: Request<DeleteInboxRequest>,
+    ) -> Result<Response<DeleteInboxResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
 }

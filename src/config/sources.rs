@@ -89,6 +89,10 @@ fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
     if is_default("policy.backoff_limit") {
         policy.backoff_limit = policy.backoff_limit.max(policy.backoff_first);
     }
+    if is_default("policy.inbox_idle_retention") {
+        let longer = policy.ack_window + policy.ack_window;
+        policy.inbox_idle_retention = policy.inbox_idle_retention.max(longer);
+    }
     if is_default("heartbeat") {
         config.heartbeat = config.heartbeat.min(Span(policy.consumer_lease.0 / 2));
     }
@@ -453,6 +457,9 @@ pub(super) mod tests {
         let flags = json!({"write_stall": "30s", "policy": {"consumer_lease": "30s"}});
         let error = load(&flags, variables(&[]), None).expect_err("a contradiction");
         assert!(error.0.contains("consumer_lease") && error.0.contains("write_stall"), "{error}");
+        let flags = json!({"policy": {"ack_window": "20d"}});
+        let config = load(&flags, variables(&[]), None).expect("good settings").config;
+        assert_eq!(config.policy.inbox_idle_retention, Span::days(40));
     }
 
     #[test]

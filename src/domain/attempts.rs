@@ -156,13 +156,15 @@ fn look(
     target: &AttemptTarget,
 ) -> Result<Result<Delivery, Otherwise>, Unloaded> {
     let key = attempts.key(target);
-    let last = world.inbox(&key.inbox)?.map_or(0, Inbox::last_sequence);
+    let inbox = world.inbox(&key.inbox)?;
+    let last = inbox.map_or(0, Inbox::last_sequence);
     if !(1..=last).contains(&key.sequence) {
         return Ok(Err((AttemptOutcome::NoSuchDelivery, None)));
     }
     let Some(delivery) = world.delivery(&key)?.cloned() else {
         return Ok(Err((AttemptOutcome::Retired, None)));
     };
+    let owned = inbox.is_some_and(|inbox| inbox.owns(&key));
     let holder = delivery.consumer.as_ref().map(|(id, _)| id);
     let other_consumer = attempts.consumer.is_some() && attempts.consumer.as_ref() != holder;
     let other_attempt = delivery.attempt != target.attempt;
@@ -174,8 +176,9 @@ fn look(
         }
         DeliveryState::Pending => AttemptOutcome::NotInFlight,
         DeliveryState::InFlight if other_consumer => AttemptOutcome::NotYours,
-        // Past its window it is the sweeper's, which only has not come yet.
-        DeliveryState::InFlight if delivery.expire_time <= world.now() => {
+        // Past its window, or left by a deleted inbox, it is the sweeper's, which only has not come
+        // yet.
+        DeliveryState::InFlight if delivery.expire_time <= world.now() || !owned => {
             AttemptOutcome::NotInFlight
         }
         DeliveryState::InFlight => return Ok(Ok(delivery)),

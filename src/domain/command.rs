@@ -13,7 +13,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
-    inbox::{Consumer, Inbox},
+    inbox::{Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, ResultKind},
@@ -140,7 +140,7 @@ pub enum Command {
         window: i64,
     },
     /// Opens a stream again whose lease ended: as [`Command::Open`], unless a newer stream of the
-    /// consumer is open.
+    /// consumer is open, or the inbox was deleted meanwhile.
     Reopen {
         /// Which inbox.
         inbox: InboxKey,
@@ -150,6 +150,8 @@ pub enum Command {
         epoch: i64,
         /// How many unacked results it may hold.
         window: i64,
+        /// Which generation of the inbox it read.
+        generation: i64,
     },
     /// Marks a page of deliveries in flight to a stream, and renews its lease.
     Offer {
@@ -172,6 +174,22 @@ pub enum Command {
         consumer: ConsumerId,
         /// Which of its streams.
         epoch: i64,
+    },
+    /// Changes the limits of an inbox.
+    UpdateInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// How.
+        change: InboxChange,
+    },
+    /// Deletes an inbox.
+    DeleteInbox {
+        /// Which.
+        inbox: InboxKey,
+        /// With or without content.
+        force: Force,
+        /// The generation that is meant; absent: whichever it is.
+        generation: Option<i64>,
     },
     /// Releases a lock by hand.
     ReleaseLock {
@@ -201,7 +219,7 @@ pub enum Command {
         /// Which.
         target: TargetKey,
     },
-    /// Looks at an inbox whose consumers may be gone.
+    /// Looks at an inbox whose consumers may be gone, or whose upkeep is due.
     SweepInbox {
         /// Which.
         key: InboxKey,
@@ -297,6 +315,12 @@ pub enum Swept {
     LockReleased,
     /// A consumer that gave no sign of life was removed.
     ConsumerRemoved,
+    /// So many deliveries of a deleted inbox were ended.
+    Closed(i64),
+    /// So many rows of ended deliveries were purged.
+    Purged(i64),
+    /// An inbox that nobody used became a marker.
+    InboxRetired,
 }
 
 /// Which deliveries an offer may put in flight.
@@ -347,6 +371,10 @@ pub enum Reply {
     },
     /// To [`Command::Close`].
     Closed,
+    /// To [`Command::UpdateInbox`]: the inbox after.
+    InboxUpdated(Box<Inbox>),
+    /// To [`Command::DeleteInbox`]: the inbox as it was.
+    InboxDeleted(Box<Inbox>),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

@@ -13,10 +13,10 @@ use super::{
     deliver::{self, Why},
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     finish,
-    ids::ConsumerId,
+    ids::{ConsumerId, Span},
     inbox::{Consumer, Inbox},
+    inboxes,
     refusal::Refusal,
-    submit::ensure_inbox,
     world::{
         World,
         needs::{Access, HELD_MAX},
@@ -36,10 +36,10 @@ pub(super) fn open(
     consumer: &ConsumerId,
     window: i64,
 ) -> Decided<Reply> {
-    ensure_inbox(world, key)?;
+    inboxes::ensure(world, key)?;
     let held = world.held(key, consumer)?;
     give_back_all(world, &held)?;
-    let mut inbox = ensure_inbox(world, key)?;
+    let mut inbox = inboxes::ensure(world, key)?;
     inbox.consumers.retain(|other| other.id != *consumer);
     if inbox.consumers.len() >= CONSUMERS_MAX {
         let limit = i64::try_from(CONSUMERS_MAX).unwrap_or(i64::MAX);
@@ -50,27 +50,35 @@ pub(super) fn open(
     let opened = Consumer {
         id: consumer.clone(),
         epoch: inbox.consumer_epoch,
-        window: window.clamp(1, world.policy().in_flight_max),
+        window: window.clamp(1, inbox.in_flight_limit(world.policy())),
         in_flight: 0,
         open_time: now,
         lease_time: now + world.policy().consumer_lease,
     };
     inbox.consumers.push(opened.clone());
-    set_due(&mut inbox);
+    inbox.active_time = now;
+    inbox.set_due();
     world.put_inbox(inbox.clone())?;
     Ok(Reply::Opened { inbox: Box::new(inbox), consumer: opened })
 }
 
 /// Opens a stream again whose lease ended, unless a newer one of its consumer is open: that one
-/// took over, whatever the older one's lease came to.
+/// took over, whatever the older one's lease came to. It belongs to one generation of the inbox,
+/// and begins no other.
 pub(super) fn reopen(
     world: &mut World,
     key: &InboxKey,
-    consumer: &ConsumerId,
-    epoch: i64,
+    (consumer, epoch): (&ConsumerId, i64),
     window: i64,
+    generation: i64,
 ) -> Decided<Reply> {
-    if world.inbox(key)?.is_some_and(|inbox| is_superseded(inbox, consumer, epoch)) {
+    let Some(inbox) = world.inbox(key)?.filter(|inbox| !inbox.deleted) else {
+        return Err(Refusal::NoSuchInbox.into());
+    };
+    if inbox.generation != generation {
+        return Err(Refusal::InboxRecreated.into());
+    }
+    if is_superseded(inbox, consumer, epoch) {
         return Err(Refusal::StreamSuperseded.into());
     }
     open(world, key, consumer, window)
@@ -79,11 +87,6 @@ pub(super) fn reopen(
 /// Whether a newer stream of the consumer is open.
 fn is_superseded(inbox: &Inbox, consumer: &ConsumerId, epoch: i64) -> bool {
     inbox.consumers.iter().any(|other| other.id == *consumer && other.epoch > epoch)
-}
-
-/// The sweeper looks at an inbox when the first of its consumers' leases ends.
-fn set_due(inbox: &mut Inbox) {
-    inbox.due_time = inbox.consumers.iter().map(|consumer| consumer.lease_time).min();
 }
 
 /// Returns deliveries of a stream that ended. Asks at once for all their operations, and for what
@@ -116,7 +119,7 @@ pub(super) fn offer(
     limit: i64,
     choice: &Choice,
 ) -> Decided<Reply> {
-    let Some(mut inbox) = world.inbox(key)?.cloned() else {
+    let Some(mut inbox) = world.inbox(key)?.filter(|inbox| !inbox.deleted).cloned() else {
         return Err(Refusal::NoSuchInbox.into());
     };
     let before = inbox.clone();
@@ -126,13 +129,13 @@ pub(super) fn offer(
             false => Ok(Reply::Lapsed),
         };
     };
-    let server_room = world.policy().in_flight_max - inbox.in_flight;
+    let server_room = inbox.in_flight_limit(world.policy()) - inbox.in_flight;
     let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);
     let mut deliveries = Vec::new();
     if limit > 0 {
         deliveries = take_page(world, &mut inbox, room, &(consumer.clone(), epoch), choice)?;
     }
-    renew(world, &mut inbox, consumer, epoch, limit == 0 || inbox_changed(&before, &deliveries));
+    renew(world, &mut inbox, consumer, epoch, limit == 0 || !deliveries.is_empty());
     if inbox != before {
         world.put_inbox(inbox.clone())?;
     }
@@ -147,7 +150,7 @@ fn take_page(
     holder: &(ConsumerId, i64),
     choice: &Choice,
 ) -> Decided<Vec<Delivery>> {
-    let (rows, end) = choose(world, &inbox.key, choice)?;
+    let (rows, end) = choose(world, inbox, choice)?;
     let all = i64::try_from(rows.len()).unwrap_or(i64::MAX) <= room;
     let take = usize::try_from(room).unwrap_or(0);
     let mut deliveries = Vec::new();
@@ -167,13 +170,13 @@ fn take_page(
 
 /// What an offer may take, in its order; and the highest number up to which nothing fresh remains
 /// behind it, where it looked for that.
-fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delivery>, Option<i64>)> {
+fn choose(world: &World, inbox: &Inbox, choice: &Choice) -> Decided<(Vec<Delivery>, Option<i64>)> {
     let now = world.now();
     // What is past its window is the sweeper's.
     let living = |delivery: &&Delivery| delivery.expire_time > now;
     match choice {
         Choice::Any => {
-            let (keys, end) = world.deliverable(key)?;
+            let (keys, end) = world.deliverable(&inbox.key)?;
             let rows = keys.iter().filter_map(|key| world.delivery(key).ok().flatten());
             Ok((rows.filter(living).cloned().collect(), Some(end)))
         }
@@ -182,8 +185,9 @@ fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delive
             let mut rows = Vec::new();
             // A number that is named twice is one delivery.
             for sequence in BTreeSet::from_iter(sequences) {
-                let key = DeliveryKey { inbox: key.clone(), sequence: *sequence };
+                let key = DeliveryKey { inbox: inbox.key.clone(), sequence: *sequence };
                 if let Some(Some(delivery)) = missing.note(world.delivery(&key))
+                    && inbox.owns(&key)
                     && delivery.state == DeliveryState::Pending
                     && delivery.available_time.is_some_and(|available| available <= now)
                     && living(&delivery)
@@ -206,20 +210,20 @@ pub(super) fn pull(
     consumer: &ConsumerId,
     limit: i64,
 ) -> Decided<Reply> {
-    let mut inbox = ensure_inbox(world, key)?;
+    let mut inbox = inboxes::ensure(world, key)?;
     let before = inbox.clone();
-    let room = limit.min(world.policy().in_flight_max - inbox.in_flight).max(0);
+    let room = limit.min(inbox.in_flight_limit(world.policy()) - inbox.in_flight).max(0);
     let deliveries =
         take_page(world, &mut inbox, room, &(consumer.clone(), NO_STREAM), &Choice::Any)?;
+    // Whoever pulls uses the inbox, also where nothing comes; that alone seldom writes the row.
+    let half_idle = Span(world.policy().inbox_idle_retention.0 / 2);
+    if !deliveries.is_empty() || inbox.active_time + half_idle <= world.now() {
+        inbox.active_time = world.now();
+    }
     if inbox != before {
         world.put_inbox(inbox.clone())?;
     }
     Ok(Reply::Offered { deliveries, inbox: Box::new(inbox) })
-}
-
-/// Whether the row is written anyway.
-fn inbox_changed(before: &Inbox, deliveries: &[Delivery]) -> bool {
-    !deliveries.is_empty() || before.due_time.is_none()
 }
 
 /// Renews a lease where the row is written anyway, or where that is the point of the call; a look
@@ -228,12 +232,12 @@ fn renew(world: &World, inbox: &mut Inbox, consumer: &ConsumerId, epoch: i64, wr
     let lease = world.policy().consumer_lease;
     let now = world.now();
     if let Some(entry) = inbox.consumer_mut(consumer, epoch) {
-        let half_gone = entry.lease_time - now < super::ids::Span(lease.0 / 2);
+        let half_gone = entry.lease_time - now < Span(lease.0 / 2);
         if written || half_gone {
             entry.lease_time = now + lease;
         }
     }
-    set_due(inbox);
+    inbox.set_due();
 }
 
 /// Closes a stream: what it holds comes back.
@@ -277,7 +281,8 @@ pub(super) fn remove(
         return Ok(());
     }
     inbox.consumers.retain(|entry| !(entry.id == *consumer && entry.epoch == epoch));
-    set_due(&mut inbox);
+    inbox.active_time = world.now();
+    inbox.set_due();
     world.put_inbox(inbox)?;
     Ok(())
 }

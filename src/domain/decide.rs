@@ -8,7 +8,7 @@ use super::{
     audit::{self, AuditEvent},
     cancel,
     command::{Command, Decided, Halt, Reply},
-    consume, deliver,
+    consume, deliver, inboxes,
     operation::{Operation, OperationKey},
     record, redrive, release, submit, sweep,
     world::{
@@ -40,13 +40,17 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         }
         Command::Pull { inbox, consumer, limit } => consume::pull(world, inbox, consumer, *limit),
         Command::Open { inbox, consumer, window } => consume::open(world, inbox, consumer, *window),
-        Command::Reopen { inbox, consumer, epoch, window } => {
-            consume::reopen(world, inbox, consumer, *epoch, *window)
+        Command::Reopen { inbox, consumer, epoch, window, generation } => {
+            consume::reopen(world, inbox, (consumer, *epoch), *window, *generation)
         }
         Command::Offer { inbox, consumer, epoch, limit, choice } => {
             consume::offer(world, inbox, (consumer, *epoch), *limit, choice)
         }
         Command::Close { inbox, consumer, epoch } => consume::close(world, inbox, consumer, *epoch),
+        Command::UpdateInbox { inbox, change } => inboxes::update(world, inbox, *change),
+        Command::DeleteInbox { inbox, force, generation } => {
+            inboxes::delete(world, inbox, *force, *generation)
+        }
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)
         }

@@ -194,11 +194,9 @@ pub(super) fn end(
 ) -> Decided<Delivery> {
     let mut inbox = inbox_of(world, &delivery)?;
     leave_state(&mut inbox, &delivery);
-    match state {
-        DeliveryState::Acked => inbox.acked_total += 1,
-        DeliveryState::Expired => inbox.expired_total += 1,
-        DeliveryState::Dead => inbox.dead_total += 1,
-        DeliveryState::Pending | DeliveryState::InFlight => {}
+    if inbox.owns(&delivery.key) {
+        count_end(&mut inbox, state);
+        inbox.active_time = world.now();
     }
     if inbox.pending == inbox.returned {
         // Nothing fresh is left: no later search has to walk what has ended.
@@ -233,6 +231,15 @@ pub(super) fn end(
     Ok(ended)
 }
 
+fn count_end(inbox: &mut Inbox, state: DeliveryState) {
+    match state {
+        DeliveryState::Acked => inbox.acked_total += 1,
+        DeliveryState::Expired => inbox.expired_total += 1,
+        DeliveryState::Dead => inbox.dead_total += 1,
+        DeliveryState::Pending | DeliveryState::InFlight => {}
+    }
+}
+
 /// Writes events to the chain of a delivery's operation, if there are any.
 fn note(
     world: &mut World,
@@ -260,6 +267,9 @@ fn inbox_of(world: &World, delivery: &Delivery) -> Decided<Inbox> {
 /// Takes a delivery out of the counters of the state it is in.
 fn leave_state(inbox: &mut Inbox, delivery: &Delivery) {
     match delivery.state {
+        DeliveryState::Pending | DeliveryState::InFlight if !inbox.owns(&delivery.key) => {
+            inbox.closing -= 1;
+        }
         DeliveryState::Pending => {
             inbox.pending -= 1;
             if delivery.available_time.is_some() {
@@ -291,7 +301,15 @@ pub(super) enum Why {
 
 /// Whether an attempt that ends now is the delivery's last.
 pub(super) fn is_last(world: &World, delivery: &Delivery) -> bool {
-    delivery.expire_time <= world.now() || delivery.attempts_spent() >= world.policy().retry_budget
+    delivery.expire_time <= world.now()
+        || delivery.attempts_spent() >= world.policy().retry_budget
+        || is_left(world, delivery)
+}
+
+/// Whether a delivery belongs to a deleted generation of its inbox.
+fn is_left(world: &World, delivery: &Delivery) -> bool {
+    let inbox = world.inbox(&delivery.key.inbox).ok().flatten();
+    inbox.is_some_and(|inbox| !inbox.owns(&delivery.key))
 }
 
 /// Ends an attempt: the delivery is pending again, or expired, or dead. Returns the state after.
@@ -307,6 +325,9 @@ pub(super) fn give_back(
     let event = |kind, text: &str| AuditEvent { kind, text: text.to_owned(), sequence, attempt };
     if delivery.expire_time <= now {
         return expire(world, delivery, subject);
+    }
+    if is_left(world, &delivery) {
+        return close(world, delivery, subject);
     }
     let spent = delivery.attempts_spent();
     if spent >= world.policy().retry_budget {
@@ -349,7 +370,26 @@ pub(super) fn expire(
     delivery: Delivery,
     subject: &str,
 ) -> Decided<DeliveryState> {
+    expire_because(world, delivery, "", subject)
+}
+
+/// Ends a delivery of a deleted generation of its inbox.
+pub(super) fn close(
+    world: &mut World,
+    delivery: Delivery,
+    subject: &str,
+) -> Decided<DeliveryState> {
+    expire_because(world, delivery, "its inbox was deleted", subject)
+}
+
+fn expire_because(
+    world: &mut World,
+    delivery: Delivery,
+    text: &str,
+    subject: &str,
+) -> Decided<DeliveryState> {
     let event = AuditEvent {
+        text: text.to_owned(),
         sequence: delivery.key.sequence,
         attempt: delivery.attempt,
         ..AuditEvent::plain(AuditKind::Expired)

@@ -35,6 +35,8 @@ pub struct OperationFilter {
     pub target: String,
     /// Of this action.
     pub action: String,
+    /// With results for exactly this inbox.
+    pub inbox: String,
     /// With all of these labels.
     pub labels: BTreeMap<String, String>,
     /// Accepted at or after.
@@ -54,6 +56,8 @@ impl OperationFilter {
             && (self.states.is_empty() || self.states.contains(&operation.state))
             && (self.target.is_empty() || self.target == operation.target.as_str())
             && (self.action.is_empty() || self.action == operation.action)
+            && (self.inbox.is_empty()
+                || operation.inbox.as_ref().is_some_and(|inbox| inbox.as_str() == self.inbox))
             && self.labels.iter().all(|(key, value)| operation.labels.get(key) == Some(value))
             && self.accepted_from.is_none_or(|from| operation.accept_time >= from)
             && self.accepted_before.is_none_or(|before| operation.accept_time < before)
@@ -89,6 +93,7 @@ mod tests {
             delivery_states: Vec::new(),
             target: String::new(),
             action: String::new(),
+            inbox: String::new(),
             labels: BTreeMap::new(),
             accepted_from: None,
             accepted_before: None,

@@ -10,6 +10,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryState},
     document::{self, Document, DocumentAction},
     inbox::Inbox,
+    inboxes,
     intent::LockMode,
     lock::{Holder, Lock},
     operation::{Operation, Outcome, PayloadKind, RejectionReason, ResultInfo, ResultKind},
@@ -102,11 +103,7 @@ fn queue(
 ) -> Decided<Option<Delivery>> {
     let Some(key) = operation.inbox_key() else { return Ok(None) };
     let now = world.now();
-    let mut inbox = match world.inbox(&key)? {
-        Some(inbox) => inbox.clone(),
-        // Inboxes are not deleted while slots are reserved; an absent one is made again.
-        None => Inbox { reserved: 1, ..Inbox::new(key.clone(), now) },
-    };
+    let mut inbox = inboxes::ensure_for_result(world, &key)?;
     let sequence = inbox.next_sequence;
     let mut delivery = Delivery {
         key: DeliveryKey { inbox: key, sequence },
@@ -175,7 +172,7 @@ fn can_take(world: &World, inbox: &Inbox) -> bool {
         && inbox.offered == inbox.last_sequence()
         && inbox.returned == 0
         && consumer.in_flight < consumer.window
-        && inbox.in_flight < world.policy().in_flight_max
+        && inbox.in_flight < inbox.in_flight_limit(world.policy())
 }
 
 /// Puts a PENDING delivery in flight: one more attempt, with its own ack deadline.

@@ -1,12 +1,13 @@
 //! An inbox: counters, limits and the consumers that read it.
 //!
-//! What must stay true: `pending`, `in_flight` and `reserved` equal what a recount of the rows
-//! would give (I13); a number is never used twice (T11); a delivery row changes only under the
-//! lock of its inbox row.
+//! What must stay true: `pending`, `in_flight`, `closing` and `reserved` equal what a recount of
+//! the rows would give (I13); a number is never used twice for a name (T11), whatever was deleted
+//! in between; a delivery row changes only under the lock of its inbox row.
 
 use super::{
-    delivery::InboxKey,
+    delivery::{DeliveryKey, InboxKey},
     ids::{ConsumerId, Timestamp},
+    policy::Policy,
 };
 
 /// One reader of an inbox, as stored inside the inbox row.
@@ -45,21 +46,39 @@ pub struct Inbox {
     pub returned: i64,
     /// Deliveries sent and not acked.
     pub in_flight: i64,
-    /// Deliveries acked since the inbox exists.
+    /// Deliveries acked since the inbox exists, in this generation.
     pub acked_total: i64,
-    /// Deliveries expired since the inbox exists.
+    /// Deliveries expired since the inbox exists, in this generation.
     pub expired_total: i64,
-    /// Deliveries dead since the inbox exists.
+    /// Deliveries dead since the inbox exists, in this generation.
     pub dead_total: i64,
     /// The highest epoch given to a consumer.
     pub consumer_epoch: i64,
     /// Who reads it now.
     pub consumers: Vec<Consumer>,
-    /// When it was first used.
+    /// When it was first used, in this generation.
     pub create_time: Timestamp,
-    /// When the sweeper has to look at it: the earliest end of a consumer's lease; absent without
-    /// consumers.
+    /// When the sweeper has to look at it: the earliest end of a consumer's lease, or the next
+    /// upkeep; absent for a marker without kept rows.
     pub due_time: Option<Timestamp>,
+    /// The first number of this generation; what is below belongs to deleted ones.
+    pub first_sequence: i64,
+    /// The lowest number whose row may exist: what is below was purged.
+    pub kept_from: i64,
+    /// Open deliveries of deleted generations, which the sweeper is about to end. They count in
+    /// none of the figures above.
+    pub closing: i64,
+    /// It was deleted, and this row is the marker that keeps its numbers and its generation.
+    pub deleted: bool,
+    /// Slots of this inbox; absent: as the policy says.
+    pub slots_limit: Option<i64>,
+    /// Deliveries of this inbox in flight at most; absent: as the policy says.
+    pub in_flight_limit: Option<i64>,
+    /// When it was last used: by a submit, an end of a delivery, a stream or an update.
+    pub active_time: Timestamp,
+    /// When rows may have to be purged, or the inbox may be idle; absent for a marker without
+    /// kept rows.
+    pub upkeep_time: Option<Timestamp>,
 }
 
 impl Inbox {
@@ -81,7 +100,71 @@ impl Inbox {
             consumers: Vec::new(),
             create_time: now,
             due_time: None,
+            first_sequence: 1,
+            kept_from: 1,
+            closing: 0,
+            deleted: false,
+            slots_limit: None,
+            in_flight_limit: None,
+            active_time: now,
+            upkeep_time: None,
         }
+    }
+
+    /// The next generation of a deleted inbox: its numbers go on, and so do the slots of
+    /// operations that are still to end; everything else begins anew.
+    #[must_use]
+    pub fn revived(self, now: Timestamp) -> Self {
+        Inbox {
+            generation: self.next_generation(),
+            next_sequence: self.next_sequence,
+            offered: self.last_sequence(),
+            reserved: self.reserved,
+            consumer_epoch: self.consumer_epoch,
+            first_sequence: self.next_sequence,
+            kept_from: self.kept_from,
+            closing: self.closing,
+            upkeep_time: self.upkeep_time,
+            ..Inbox::new(self.key, now)
+        }
+    }
+
+    /// The generation that a use from now on belongs to.
+    pub fn next_generation(&self) -> i64 {
+        self.generation + i64::from(self.deleted)
+    }
+
+    /// Up to which number a reader has nothing to expect: its token's position, or what deleted
+    /// generations had.
+    pub fn start(&self, position: Option<i64>) -> i64 {
+        position.unwrap_or(0).max(self.first_sequence - 1)
+    }
+
+    /// Whether a delivery belongs to this generation.
+    pub fn owns(&self, delivery: &DeliveryKey) -> bool {
+        delivery.sequence >= self.first_sequence
+    }
+
+    /// Its slots.
+    pub fn slots(&self, policy: &Policy) -> i64 {
+        self.slots_limit.unwrap_or(policy.inbox_slots)
+    }
+
+    /// Deliveries that may be in flight.
+    pub fn in_flight_limit(&self, policy: &Policy) -> i64 {
+        self.in_flight_limit.unwrap_or(policy.in_flight_max)
+    }
+
+    /// Whether no row of a delivery is kept, of whatever generation.
+    pub fn keeps_nothing(&self) -> bool {
+        self.kept_from >= self.next_sequence
+    }
+
+    /// Sets when the sweeper looks: when the first of the consumers' leases ends, or at the next
+    /// upkeep.
+    pub fn set_due(&mut self) {
+        let leases = self.consumers.iter().map(|consumer| consumer.lease_time);
+        self.due_time = leases.chain(self.upkeep_time).min();
     }
 
     /// Slots taken now.
@@ -103,6 +186,35 @@ impl Inbox {
     pub fn consumer_mut(&mut self, id: &ConsumerId, epoch: i64) -> Option<&mut Consumer> {
         self.consumers.iter_mut().find(|consumer| consumer.id == *id && consumer.epoch == epoch)
     }
+}
+
+/// What becomes of a limit of an inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitChange {
+    /// It stays.
+    Keep,
+    /// Back to what the policy says.
+    Default,
+    /// This many, checked against its range.
+    To(i64),
+}
+
+/// What an update changes of an inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxChange {
+    /// Its slots, 1 to 1,000,000.
+    pub slots: LimitChange,
+    /// Its deliveries in flight at most, 1 to 1,000.
+    pub in_flight_limit: LimitChange,
+}
+
+/// Whether an inbox goes with what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Force {
+    /// Only if nothing is in it.
+    OnlyEmpty,
+    /// With everything in it.
+    WithContent,
 }
 
 /// An account as stored; made at its first use.

@@ -22,6 +22,7 @@ pub mod filter;
 mod finish;
 pub mod ids;
 pub mod inbox;
+mod inboxes;
 pub mod intent;
 pub mod json;
 pub mod lock;

@@ -42,6 +42,9 @@ pub struct Policy {
     /// How far ahead of the store a mint time may be.
     #[serde(with = "span_text")]
     pub max_clock_skew: Span,
+    /// How long an inbox that nobody uses stays, once none of its deliveries is kept.
+    #[serde(with = "span_text")]
+    pub inbox_idle_retention: Span,
     /// Slots of an inbox, at most 1,000,000.
     pub inbox_slots: i64,
     /// Inboxes of an account.
@@ -76,6 +79,7 @@ impl Default for Policy {
             lock_limit: Span::hours(1),
             start_deadline: Span::hours(1),
             max_clock_skew: Span::minutes(5),
+            inbox_idle_retention: Span::days(30),
             inbox_slots: 1_000,
             inboxes_max: 10_000,
             in_flight_max: 256,
@@ -113,6 +117,7 @@ impl Policy {
             ("backoff_limit", self.backoff_limit),
             ("lock_limit", self.lock_limit),
             ("start_deadline", self.start_deadline),
+            ("inbox_idle_retention", self.inbox_idle_retention),
             ("consumer_lease", self.consumer_lease),
         ];
         if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span <= Span(0)) {
@@ -137,6 +142,11 @@ impl Policy {
                      record is gone"
                 ));
             }
+        }
+        if self.inbox_idle_retention <= self.ack_window {
+            return Err("inbox_idle_retention must be longer than ack_window: an inbox whose \
+                        results can still be acked is in use"
+                .to_owned());
         }
         if self.backoff_first > self.backoff_limit {
             return Err("backoff_first must not be longer than backoff_limit".to_owned());
@@ -178,6 +188,8 @@ mod tests {
         assert_eq!(Policy::default().check(), Ok(()));
         let policy = Policy { admission_window: Span::days(31), ..Policy::default() };
         assert!(policy.check().expect_err("contradiction").contains("record_retention"));
+        let policy = Policy { inbox_idle_retention: Span::minutes(15), ..Policy::default() };
+        assert!(policy.check().expect_err("contradiction").contains("ack_window"));
         let policy = Policy { retry_budget: 0, ..Policy::default() };
         assert!(policy.check().expect_err("range").contains("retry_budget"));
         for (policy, named) in [

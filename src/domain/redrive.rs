@@ -31,7 +31,7 @@ pub enum RedriveOutcome {
     AlreadyAcked,
     /// Its inbox has no free slot.
     InboxFull,
-    /// No longer kept.
+    /// No longer kept, or of a deleted generation of its inbox.
     Retired,
     /// No such delivery.
     NoSuchDelivery,
@@ -100,6 +100,10 @@ fn look(world: &World, key: &DeliveryKey) -> Result<Result<Ended, Otherwise>, Un
         DeliveryState::Expired | DeliveryState::Dead if delivery.ack.is_some() => {
             otherwise(RedriveOutcome::AlreadyAcked)
         }
+        // It went with a deleted generation of its inbox: nobody reads those numbers any more.
+        DeliveryState::Expired | DeliveryState::Dead if !inbox.owns(key) => {
+            otherwise(RedriveOutcome::Retired)
+        }
         DeliveryState::Expired | DeliveryState::Dead => {
             // Without its operation there is nothing that it could show.
             match world.operation(&delivery.operation_key(), Access::Write)? {
@@ -119,12 +123,13 @@ fn redrive_one(world: &mut World, key: &DeliveryKey, subject: &str) -> Decided<O
         Ok(ended) => ended,
         Err(otherwise) => return Ok(otherwise),
     };
-    if inbox.slots_used() >= world.policy().inbox_slots {
+    if inbox.slots_used() >= inbox.slots(world.policy()) {
         return Ok((RedriveOutcome::InboxFull, Some(delivery)));
     }
     let now = world.now();
     inbox.pending += 1;
     inbox.returned += 1;
+    inbox.active_time = now;
     let expire_time = now + world.policy().ack_window;
     let redriven = Delivery {
         state: DeliveryState::Pending,

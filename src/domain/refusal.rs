@@ -90,6 +90,15 @@ pub enum Refusal {
         /// The earliest time at which one is released for certain, where that is known.
         earliest_release: Option<Timestamp>,
     },
+    /// The inbox that is to be deleted has something in it.
+    InboxNotEmpty {
+        /// Slots of operations without an outcome.
+        reserved: i64,
+        /// Deliveries that wait.
+        pending: i64,
+        /// Deliveries sent and not acked.
+        in_flight: i64,
+    },
     /// The account has all it may have of something.
     AccountQuota {
         /// Of what.
@@ -213,6 +222,7 @@ impl Refusal {
             Refusal::AdmissionClosed { .. } => "ADMISSION_CLOSED",
             Refusal::EvidenceExpired { .. } => "EVIDENCE_EXPIRED",
             Refusal::InboxFull { .. } => "INBOX_FULL",
+            Refusal::InboxNotEmpty { .. } => "INBOX_NOT_EMPTY",
             Refusal::AccountQuota { .. } => "ACCOUNT_QUOTA",
             Refusal::TargetLocked { .. } => "TARGET_LOCKED",
             Refusal::NoSuchOperation { .. } => "NO_SUCH_OPERATION",
@@ -252,6 +262,7 @@ impl Refusal {
             | Refusal::AdmissionClosed { .. }
             | Refusal::EvidenceExpired { .. }
             | Refusal::InboxFull { .. }
+            | Refusal::InboxNotEmpty { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::TargetLocked { .. }
             | Refusal::NoSuchOperation { .. }
@@ -301,6 +312,7 @@ impl Refusal {
             | Refusal::ClockSkew { .. }
             | Refusal::AdmissionClosed { .. }
             | Refusal::EvidenceExpired { .. }
+            | Refusal::InboxNotEmpty { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
@@ -351,6 +363,10 @@ impl Refusal {
                 "the inbox has no free slot: {in_use} of {limit} are in use; ack results, or wait \
                  until they expire"
             ),
+            Refusal::InboxNotEmpty { reserved, pending, in_flight } => format!(
+                "the inbox is not empty: {reserved} reserved, {pending} pending, {in_flight} in \
+                 flight; read and ack its results first, or delete it with force"
+            ),
             Refusal::AccountQuota { what, limit } => {
                 format!("the account has reached its limit of {limit} {what}")
             }
@@ -387,7 +403,8 @@ impl Refusal {
                 fault.word()
             ),
             Refusal::InboxRecreated => {
-                "the inbox was deleted and used again since this token; open without a token"
+                "the inbox was deleted and used again since then; open streams without a token, \
+                 and name its generation as it is now"
                     .to_owned()
             }
             Refusal::StoreEpochChanged => {
@@ -434,6 +451,7 @@ impl Refusal {
             | Refusal::IntentMismatch { .. }
             | Refusal::ClockSkew { .. }
             | Refusal::ResumeTokenInvalid(_)
+            | Refusal::InboxNotEmpty { .. }
             | Refusal::InboxRecreated
             | Refusal::NoSuchInbox
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,

@@ -11,7 +11,8 @@ use super::{
     delivery::InboxKey,
     document::DocumentAction,
     finish,
-    inbox::{AccountRow, Inbox},
+    inbox::AccountRow,
+    inboxes,
     intent::IntentPart,
     lock::{Lock, TargetKey},
     operation::{
@@ -136,30 +137,15 @@ pub(super) fn ensure_account(
     Ok(row)
 }
 
-/// The inbox, made at its first use within the account's quota.
-pub(super) fn ensure_inbox(world: &mut World, key: &InboxKey) -> Decided<Inbox> {
-    let account = ensure_account(world, &key.account)?;
-    if let Some(inbox) = world.inbox(key)? {
-        return Ok(inbox.clone());
-    }
-    let limit = world.policy().inboxes_max;
-    if account.inboxes >= limit {
-        return Err(Refusal::AccountQuota { what: "inboxes", limit }.into());
-    }
-    world.put_account(AccountRow { inboxes: account.inboxes + 1, ..account })?;
-    let inbox = Inbox::new(key.clone(), world.now());
-    world.put_inbox(inbox.clone())?;
-    Ok(inbox)
-}
-
 /// Reserves a slot for the outcome, or refuses.
 fn take_slot(world: &mut World, key: &InboxKey) -> Decided<()> {
-    let mut inbox = ensure_inbox(world, key)?;
-    let (limit, in_use) = (world.policy().inbox_slots, inbox.slots_used());
+    let mut inbox = inboxes::ensure(world, key)?;
+    let (limit, in_use) = (inbox.slots(world.policy()), inbox.slots_used());
     if in_use >= limit {
         return Err(Refusal::InboxFull { limit, in_use, earliest_release: None }.into());
     }
     inbox.reserved += 1;
+    inbox.active_time = world.now();
     world.put_inbox(inbox)?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use super::{
     decide::{Missing, SWEEPER},
     deliver::{self, Why},
     delivery::{DeliveryKey, DeliveryState, InboxKey},
+    inboxes,
     lock::TargetKey,
     operation::{OperationKey, OperationState},
     release,
@@ -69,14 +70,17 @@ pub(super) fn lock(world: &mut World, target: &TargetKey) -> Decided<Reply> {
     Ok(Reply::Swept(Swept::LockReleased))
 }
 
-/// An inbox whose consumers may be gone. One consumer a step; the rest follows.
+/// An inbox whose consumers may be gone, or whose upkeep is due. One consumer a step; the rest
+/// follows.
 pub(super) fn inbox(world: &mut World, key: &InboxKey) -> Decided<Reply> {
     let now = world.now();
     let Some(inbox) = world.inbox(key)?.cloned() else {
         return Ok(Reply::Swept(Swept::Nothing));
     };
     let mut gone = inbox.consumers.iter().filter(|consumer| consumer.lease_time <= now);
-    let Some(consumer) = gone.next() else { return Ok(Reply::Swept(Swept::Nothing)) };
+    let Some(consumer) = gone.next().cloned() else {
+        return Ok(Reply::Swept(inboxes::sweep(world, inbox)?));
+    };
     consume::remove(world, key, &consumer.id, consumer.epoch)?;
     if gone.next().is_some() {
         world.follow_up(Command::SweepInbox { key: key.clone() });

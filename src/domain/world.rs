@@ -78,6 +78,8 @@ pub struct World {
     waiters: BTreeMap<TargetKey, Vec<OperationKey>>,
     fresh: BTreeMap<InboxKey, Found>,
     held: BTreeSet<(InboxKey, ConsumerId)>,
+    oldest_open: BTreeSet<InboxKey>,
+    oldest_kept: BTreeMap<InboxKey, Found>,
     audit: Vec<AuditRow>,
     handed: Vec<DeliveryKey>,
     follow_ups: Vec<Command>,
@@ -100,6 +102,8 @@ impl World {
             waiters: BTreeMap::new(),
             fresh: BTreeMap::new(),
             held: BTreeSet::new(),
+            oldest_open: BTreeSet::new(),
+            oldest_kept: BTreeMap::new(),
             audit: Vec::new(),
             handed: Vec::new(),
             follow_ups: Vec::new(),
@@ -198,6 +202,16 @@ impl World {
     pub fn account(&self, account: &Account) -> Result<Option<&AccountRow>, Unloaded> {
         let missing = || unloaded(Need::Account(account.clone(), Access::Read));
         self.accounts.get(account).ok_or_else(missing)
+    }
+
+    /// An account that is about to change: asks at once for what the change will need.
+    pub fn account_to_change(&self, account: &Account) -> Result<Option<&AccountRow>, Unloaded> {
+        let missing = || unloaded(Need::Account(account.clone(), Access::Write));
+        let row = self.accounts.rows.get(account).ok_or_else(missing)?;
+        if row.access < Access::Write && row.loaded.is_some() {
+            return Err(missing());
+        }
+        Ok(row.current.as_ref())
     }
 
     /// A document's row; its content is there only if the need said so.

@@ -94,6 +94,8 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::Reopen { .. }
         | Command::Offer { .. }
         | Command::Close { .. }
+        | Command::UpdateInbox { .. }
+        | Command::DeleteInbox { .. }
         | Command::ReleaseLock { .. }
         | Command::SweepDelivery { .. }
         | Command::SweepLock { .. }

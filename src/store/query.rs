@@ -8,7 +8,7 @@ use crate::domain::{
     audit::AuditRow,
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::Document,
-    ids::{Account, OperationId, TARGET_BYTES_MAX, Target, Timestamp},
+    ids::{Account, InboxName, OperationId, TARGET_BYTES_MAX, Target, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, PayloadKind},
@@ -46,7 +46,7 @@ pub enum DueKind {
     Operations,
     /// Locks past their limit, or with waiters to start.
     Locks,
-    /// Inboxes with consumers past their lease.
+    /// Inboxes with consumers past their lease, or whose upkeep is due.
     Inboxes,
 }
 
@@ -78,7 +78,7 @@ pub struct DuePage {
 }
 
 /// How many rows one list examines: some tens of milliseconds. A state that is rare in a long
-/// history, or a document among markers of deleted ones, would otherwise be searched for as long
+/// history, or what exists among markers of what was deleted, would otherwise be searched for as long
 /// as there are rows.
 pub const EXAMINED_MAX: i64 = 10_000;
 
@@ -119,6 +119,16 @@ pub struct DocumentPage {
     /// After which target to go on; absent at the end. A page with fewer documents than its
     /// limit, or none, may have one.
     pub next: Option<Target>,
+}
+
+/// A page of inboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboxPage {
+    /// The inboxes.
+    pub inboxes: Vec<Inbox>,
+    /// After which name to go on; absent at the end. A page with fewer inboxes than its limit, or
+    /// none, may have one.
+    pub next: Option<InboxName>,
 }
 
 /// Along which deliveries a list walks: those that have one of the states, and as few others as
@@ -283,13 +293,14 @@ impl Store {
         read!(self, inbox(key))
     }
 
-    /// Inboxes of an account, by name in byte order: at most `limit`.
+    /// Inboxes of an account that are not deleted, by name in byte order: at most `limit`, and
+    /// fewer where more rows than [`EXAMINED_MAX`] would have to be examined.
     pub async fn list_inboxes(
         &self,
         account: &Account,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<Inbox>, ReadError> {
+    ) -> Result<InboxPage, ReadError> {
         read!(self, list_inboxes(account, after, limit))
     }
 

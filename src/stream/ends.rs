@@ -78,6 +78,7 @@ impl From<Refusal> for Fault {
             | Refusal::AdmissionClosed { .. }
             | Refusal::EvidenceExpired { .. }
             | Refusal::InboxFull { .. }
+            | Refusal::InboxNotEmpty { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::TargetLocked { .. }
             | Refusal::NoSuchOperation { .. }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Frame;
+use super::{Frame, GapCause};
 use crate::domain::{
     delivery::{Delivery, DeliveryState},
     ids::OperationId,
@@ -30,6 +30,14 @@ pub(super) struct GapRange {
 impl GapRange {
     pub(super) fn into_frame(self) -> Frame {
         let GapRange { first, last, cause, operation_ids } = self;
+        let cause = match cause {
+            DeliveryState::Dead => GapCause::Dead,
+            // Nothing else is ever lost.
+            DeliveryState::Expired
+            | DeliveryState::Pending
+            | DeliveryState::InFlight
+            | DeliveryState::Acked => GapCause::Expired,
+        };
         Frame::Gap { first, last, cause, operation_ids }
     }
 

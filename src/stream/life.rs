@@ -99,6 +99,9 @@ pub(super) struct Life {
     withdrawals_wanted: bool,
     /// Some delivery of the inbox ended since the shown ones were compared.
     pub(super) ended_changed: bool,
+    /// Up to here, rows that are purged need no word: they were told, or this stream began
+    /// without a position that lies before them.
+    pub(super) purged_told: i64,
     /// How many lost deliveries the inbox had when the last of them were told.
     pub(super) lost_told: i64,
     /// Something below the cursor may be open that was not shown here, though the inbox row doesn't
@@ -126,7 +129,7 @@ impl Life {
         let lease = engine.policy().consumer_lease.to_std();
         Life {
             inbox: opened.key.clone(),
-            progress: Progress::new(position.unwrap_or(0), &opened, consumer.window),
+            progress: Progress::new(opened.start(position), &opened, consumer.window),
             store_clock: StoreClock::read(consumer.open_time),
             consumer,
             settings,
@@ -140,6 +143,9 @@ impl Life {
             offer_wanted: true,
             withdrawals_wanted: false,
             ended_changed: false,
+            // Without a token the reader says nothing of what it has seen: what is no longer kept
+            // may be anything, and there would be a gap at each first opening.
+            purged_told: position.map_or(opened.kept_from - 1, |_| 0),
             lost_told: losses::lost(&opened),
             doubtful: false,
             known: opened,

@@ -1,15 +1,18 @@
-//! What a stream tells of deliveries that will not come, or that ended elsewhere.
+//! What a stream tells of deliveries that will not come, or that ended elsewhere, and how far its
+//! position rises with it.
 //!
-//! What must stay true: whatever is lost is told from the token's position on, once here; the
-//! position stays below everything that may still be lost and was not shown here.
+//! What must stay true: whatever is lost is told from the token's position on, once here; a purge
+//! under an open scan is a gap and not silence (T14); the position stays below everything that may
+//! still be lost and was not shown here.
 
 use tokio::time::Instant;
 
 use super::{
-    Frame,
-    ends::Fault,
+    Frame, GapCause,
+    ends::{End, Fault},
     gaps::GapMerger,
     life::Life,
+    progress::is_straight,
     work::{OPEN, OWED_PAGE},
 };
 use crate::domain::inbox::Inbox;
@@ -20,6 +23,15 @@ const LOST_PAGE: i64 = 500;
 const WITHDRAWN_MAX: usize = 200;
 
 impl Life {
+    /// Raises the position to what has been sent, where the row as last read says that nothing
+    /// below can be lost untold.
+    pub(super) fn raise_to(&mut self, sent: i64) {
+        let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
+        if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
+            self.progress.raise(sent);
+        }
+    }
+
     /// Tells what was lost since the position, and raises it to just below the lowest number that
     /// may still be lost and was not shown here: one that waits, backs off or is with others.
     pub(super) async fn settle(&mut self) -> Result<(), Fault> {
@@ -51,9 +63,19 @@ impl Life {
             let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
             let page = Box::pin(async move { store.list_lost(&inbox, after, LOST_PAGE).await });
             let page = self.read(page).await?;
+            let purged = self.purged_up_to().await?;
+            let told = self.purged_told.max(after);
+            if purged > told {
+                // The page may lack rows that were purged before it was read (T14).
+                if let Some(range) = std::mem::take(&mut merger).finish() {
+                    self.send_gap(range).await?;
+                }
+                self.tell_purged(told + 1, purged).await?;
+            }
             let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
             for delivery in &page {
-                if !self.progress.is_untold(delivery.key.sequence) {
+                let sequence = delivery.key.sequence;
+                if sequence <= self.purged_told || !self.progress.is_untold(sequence) {
                     continue;
                 }
                 if let Some(range) = merger.push(delivery) {
@@ -90,6 +112,19 @@ impl Life {
         }
         self.withdrawals_told();
         Ok(())
+    }
+
+    /// Up to which number rows are no longer kept.
+    async fn purged_up_to(&mut self) -> Result<i64, Fault> {
+        let row = self.row().await?;
+        Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
+    }
+
+    /// Tells a range whose rows are gone, acked or not.
+    async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
+        self.purged_told = last;
+        let cause = GapCause::Purged;
+        self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await
     }
 }
 

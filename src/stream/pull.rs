@@ -97,8 +97,8 @@ async fn something_waits(
             () = sleep_until(tick) => {}
         }
         let row = engine.store().inbox(&page.inbox).await.map_err(unreadable)?;
-        let in_flight_max = engine.policy().in_flight_max;
-        if row.is_some_and(|row| row.pending > 0 && row.in_flight < in_flight_max) {
+        let has_room = |row: &Inbox| row.in_flight < row.in_flight_limit(engine.policy());
+        if row.is_some_and(|row| row.pending > 0 && has_room(&row)) {
             return Ok(true);
         }
     }

@@ -11,7 +11,7 @@ use super::{
     frames,
     life::{Life, StoreWork},
     losses::lost,
-    progress::{Backlog, Offered, has_fresh, is_straight},
+    progress::{Backlog, Offered, has_fresh},
     send::Sent,
     unreadable,
 };
@@ -53,10 +53,12 @@ impl Life {
         &mut self,
         position: Option<i64>,
     ) -> Result<i64, Fault> {
-        let Some(position) = position else { return Ok(0) };
+        if position.is_none() {
+            return Ok(0);
+        }
         let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        self.read(Box::pin(async move { store.count_acked(&inbox, position, ACKED_MAX).await }))
-            .await
+        let after = self.known.start(position);
+        self.read(Box::pin(async move { store.count_acked(&inbox, after, ACKED_MAX).await })).await
     }
 
     /// Reads from the store, living on meanwhile.
@@ -77,8 +79,7 @@ impl Life {
     pub(super) async fn look(&mut self) -> Result<(), Fault> {
         self.look_wanted = false;
         self.timers.looked = Instant::now();
-        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        let row = self.read(Box::pin(async move { store.inbox(&inbox).await })).await?;
+        let row = self.row().await?;
         match row.filter(|row| row.consumer(&self.consumer.id, self.consumer.epoch).is_some()) {
             Some(row) => self.learn(row),
             // The rules say what became of us.
@@ -98,6 +99,11 @@ impl Life {
             self.offer_wanted = true;
         }
         Ok(())
+    }
+
+    pub(super) async fn row(&mut self) -> Result<Option<Inbox>, Fault> {
+        let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
+        self.read(Box::pin(async move { store.inbox(&inbox).await })).await
     }
 
     /// Renews the consumer's lease; one that ended begins anew.
@@ -202,10 +208,12 @@ impl Life {
             // It may have put deliveries in flight that we will never see.
             self.doubtful |= *refusal == Refusal::CommitUnknown;
         });
-        let (deliveries, inbox) = match reply? {
-            Reply::Offered { deliveries, inbox } => (deliveries, inbox),
-            Reply::Lapsed => return self.reopen().await.map(|()| None),
-            _ => return Err(Refusal::Internal.into()),
+        let (deliveries, inbox) = match reply {
+            Ok(Reply::Offered { deliveries, inbox }) => (deliveries, inbox),
+            Ok(Reply::Lapsed) => return self.reopen().await.map(|()| None),
+            Ok(_) => return Err(Refusal::Internal.into()),
+            Err(Refusal::StreamSuperseded) => return Err(self.why_removed().await?.into()),
+            Err(refusal) => return Err(refusal.into()),
         };
         if limit == 0 || !deliveries.is_empty() {
             // This renewed the lease.
@@ -229,6 +237,7 @@ impl Life {
             consumer: self.consumer.id.clone(),
             epoch: lapsed,
             window: self.consumer.window,
+            generation: self.known.generation,
         };
         let (opened, consumer) = match self.run_command(command).await? {
             Ok(Reply::Opened { inbox, consumer }) => (inbox, consumer),
@@ -243,9 +252,6 @@ impl Life {
         self.exhausted = None;
         self.offer_wanted = true;
         self.renewed();
-        if opened.generation != self.known.generation {
-            return Err(Refusal::InboxRecreated.into());
-        }
         self.learn(*opened);
         if self.progress.backlog() == Backlog::Sent {
             self.attach();
@@ -253,30 +259,33 @@ impl Life {
         Ok(())
     }
 
+    /// Why the inbox does not know our consumer any more.
+    async fn why_removed(&mut self) -> Result<Refusal, Fault> {
+        let row = self.row().await?;
+        Ok(match row {
+            Some(row) if row.next_generation() == self.known.generation => {
+                Refusal::StreamSuperseded
+            }
+            Some(row) if !row.deleted => Refusal::InboxRecreated,
+            Some(_) | None => Refusal::NoSuchInbox,
+        })
+    }
+
     fn learn(&mut self, inbox: Inbox) {
         self.ended_changed |= ended(&inbox) != ended(&self.known);
         self.known = inbox;
     }
 
-    fn own_in_flight(&self) -> i64 {
+    pub(super) fn own_in_flight(&self) -> i64 {
         let own = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         own.map_or(0, |consumer| consumer.in_flight)
-    }
-
-    /// Raises the position to what has been sent, where the row as last read says that nothing
-    /// below can be lost untold.
-    pub(super) fn raise_to(&mut self, sent: i64) {
-        let all_told = self.page.is_none() && self.lost_told == lost(&self.known);
-        if all_told && !self.doubtful && is_straight(&self.known, self.own_in_flight()) {
-            self.progress.raise(sent);
-        }
     }
 
     /// What may be put in flight, by the row as last read.
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.engine.policy().in_flight_max - self.known.in_flight)
+        own.min(self.known.in_flight_limit(self.engine.policy()) - self.known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a
@@ -313,7 +322,8 @@ impl Life {
     /// backs off, is about to be lost, or is in flight to us by an offer whose answer was lost. A
     /// later page or its end settles that. What others have in flight is not ours to wait for.
     async fn owes_any(&mut self) -> Result<bool, Fault> {
-        let mut next = Some(0).filter(|_| self.known.pending + self.own_in_flight() > 0);
+        let start = Some(self.known.start(None));
+        let mut next = start.filter(|_| self.known.pending + self.own_in_flight() > 0);
         while let Some(after) = next.filter(|after| *after < self.progress.last_at_open()) {
             let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
             let page =
@@ -385,12 +395,17 @@ impl Life {
     }
 }
 
-/// What became of a stream that could not be opened again. A newer stream, a shutdown and a store
-/// that is out of reach for now are what they always are; otherwise the client opens it anew.
+/// What became of a stream that could not be opened again. A newer stream, a deleted inbox, a
+/// shutdown and a store that is out of reach for now are what they always are; otherwise the client
+/// opens it anew.
 fn not_reopened(refusal: Refusal) -> Fault {
     let known = matches!(
         refusal,
-        Refusal::StreamSuperseded | Refusal::Draining { .. } | Refusal::StoreUnavailable { .. }
+        Refusal::StreamSuperseded
+            | Refusal::NoSuchInbox
+            | Refusal::InboxRecreated
+            | Refusal::Draining { .. }
+            | Refusal::StoreUnavailable { .. }
     );
     if known { refusal.into() } else { End::Lapsed.into() }
 }

@@ -7,6 +7,7 @@ use receiptd::{
         command::{CancelOutcome, Choice, Command, Origin, Reply, Submitted},
         delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+        inbox::Force,
         operation::OperationKey,
         refusal::Refusal,
     },
@@ -57,7 +58,7 @@ impl Worker {
     /// Goes on until `end`.
     pub async fn run(mut self, end: Instant) {
         while Instant::now() < end {
-            match self.roll(20) {
+            match self.roll(21) {
                 0..=7 => self.submit_some().await,
                 8 => self.submit_raced().await,
                 9 | 10 => self.cancel().await,
@@ -66,6 +67,7 @@ impl Worker {
                 16 => self.pull().await,
                 17 => self.stream().await,
                 18 => self.release().await,
+                19 => self.delete_inbox().await,
                 _ => self.replay().await,
             }
         }
@@ -267,8 +269,8 @@ impl Worker {
         let inbox = self.inbox(&account);
         let consumer = ConsumerId::parse(&format!("c{}", self.roll(3))).expect("valid");
         let open = Command::Open { inbox: inbox.clone(), consumer: consumer.clone(), window: 8 };
-        let mut epoch = match self.engine.run(open).await {
-            Ok(Reply::Opened { consumer, .. }) => consumer.epoch,
+        let (mut epoch, generation) = match self.engine.run(open).await {
+            Ok(Reply::Opened { consumer, inbox }) => (consumer.epoch, inbox.generation),
             Ok(other) => return self.hunt.fault(format!("an open was answered with {other:?}")),
             Err(refusal) => return self.refused("open", &refusal, &[]),
         };
@@ -286,10 +288,12 @@ impl Worker {
                 }
                 Ok(Reply::Lapsed) => {
                     self.hunt.count("offer", "Lapsed");
-                    epoch = self.reopen(&inbox_key, &consumer_id, epoch).await;
+                    epoch = self.reopen(&inbox_key, &consumer_id, (epoch, generation)).await;
                 }
                 Ok(other) => self.hunt.fault(format!("an offer was answered with {other:?}")),
-                Err(refusal) => self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED"]]),
+                Err(refusal) => {
+                    self.refused("offer", &refusal, &[&["STREAM_SUPERSEDED", "NO_SUCH_INBOX"]]);
+                }
             }
         }
         if self.roll(4) > 0 {
@@ -301,12 +305,22 @@ impl Worker {
     }
 
     /// Opens a stream again whose lease ended; returns its epoch from then on.
-    async fn reopen(&mut self, inbox: &InboxKey, consumer: &ConsumerId, epoch: i64) -> i64 {
+    async fn reopen(
+        &mut self,
+        inbox: &InboxKey,
+        consumer: &ConsumerId,
+        (epoch, generation): (i64, i64),
+    ) -> i64 {
         let (inbox, consumer, window) = (inbox.clone(), consumer.clone(), 8);
-        match self.engine.run(Command::Reopen { inbox, consumer, epoch, window }).await {
+        let command = Command::Reopen { inbox, consumer, epoch, window, generation };
+        match self.engine.run(command).await {
             Ok(Reply::Opened { consumer, .. }) => return consumer.epoch,
             Ok(other) => self.hunt.fault(format!("a reopen was answered with {other:?}")),
-            Err(refusal) => self.refused("reopen", &refusal, &[&["STREAM_SUPERSEDED"]]),
+            Err(refusal) => self.refused(
+                "reopen",
+                &refusal,
+                &[&["STREAM_SUPERSEDED", "NO_SUCH_INBOX", "INBOX_RECREATED"]],
+            ),
         }
         epoch
     }
@@ -344,7 +358,8 @@ impl Worker {
                 }
                 Some(Ok(_)) => self.hunt.count("stream", "frame"),
                 Some(Err(refusal)) => {
-                    self.refused("stream", &refusal, &[&["STREAM_SUPERSEDED"]]);
+                    let deleted = ["NO_SUCH_INBOX", "INBOX_RECREATED"];
+                    self.refused("stream", &refusal, &[&["STREAM_SUPERSEDED"], &deleted]);
                 }
                 None => break,
             }
@@ -365,6 +380,21 @@ impl Worker {
         match self.engine.run(command).await {
             Ok(_) => self.hunt.count("release", "OK"),
             Err(refusal) => self.refused("release", &refusal, &[&["NO_SUCH_LOCK"]]),
+        }
+    }
+
+    /// Deletes an inbox, mostly with what is in it, now and then a generation that is over.
+    async fn delete_inbox(&mut self) {
+        let account = self.account();
+        let inbox = self.inbox(&account);
+        let force = if self.roll(3) > 0 { Force::WithContent } else { Force::OnlyEmpty };
+        let generation = (self.roll(4) == 0).then_some(1);
+        match self.engine.run(Command::DeleteInbox { inbox, force, generation }).await {
+            Ok(_) => self.hunt.count("delete", "OK"),
+            Err(refusal) => {
+                let honest = ["NO_SUCH_INBOX", "INBOX_NOT_EMPTY", "INBOX_RECREATED"];
+                self.refused("delete", &refusal, &[&honest]);
+            }
         }
     }
 

@@ -41,11 +41,13 @@ const WORKERS: u64 = 8;
 const SETTLE: Duration = Duration::from_secs(60);
 
 /// Reasons that some command of the hunt can honestly get.
-const BUSINESS: [&str; 8] = [
+const BUSINESS: [&str; 10] = [
     "OK",
     "INBOX_FULL",
     "TARGET_LOCKED",
     "NO_SUCH_OPERATION",
+    "INBOX_NOT_EMPTY",
+    "INBOX_RECREATED",
     "NO_SUCH_LOCK",
     "NO_SUCH_INBOX",
     "STREAM_SUPERSEDED",

@@ -13,13 +13,14 @@ use receiptd::domain::{
 use tokio::time::Instant;
 use tokio_postgres::{Client, Row};
 
-/// What is unfinished: name and count. Deliveries, consumers and locks are due as long as they
-/// hold anything.
+/// What is unfinished: name and count. Deliveries and locks are due as long as they hold
+/// anything.
 const UNFINISHED: &str = "
     SELECT 'operations', count(*) FROM receiptd.operations WHERE end_time IS NULL
     UNION ALL SELECT 'locks', count(*) FROM receiptd.locks
     UNION ALL SELECT 'deliveries', count(*) FROM receiptd.deliveries WHERE due_time IS NOT NULL
-    UNION ALL SELECT 'consumers', count(*) FROM receiptd.inboxes WHERE due_time IS NOT NULL";
+    UNION ALL SELECT 'consumers', count(*) FROM receiptd.inboxes WHERE consumers <> ''
+    UNION ALL SELECT 'closing', count(*) FROM receiptd.inboxes WHERE closing <> 0";
 
 /// Each line is something that must not be. 3 is APPLIED; 1 to 5 are PENDING, IN_FLIGHT, ACKED,
 /// EXPIRED and DEAD, whose totals are histories: what was redriven counts again.
@@ -45,16 +46,18 @@ const WRONG: &str = "
       FROM receiptd.inboxes i LEFT JOIN receiptd.deliveries d
         ON d.account = i.account AND d.inbox = i.inbox
       GROUP BY i.account, i.inbox, i.next_sequence, i.reserved, i.pending, i.in_flight,
-        i.returned, i.acked_total, i.expired_total, i.dead_total
+        i.returned, i.acked_total, i.expired_total, i.dead_total, i.first_sequence, i.deleted
       HAVING (i.next_sequence - 1, i.next_sequence - 1) <> (count(d.sequence),
             coalesce(max(d.sequence), 0))
         OR (i.reserved, i.pending, i.in_flight, i.returned) <> (0, 0, 0, 0)
-        OR i.acked_total <> count(*) FILTER (WHERE d.state = 3)
-        OR i.expired_total < count(*) FILTER (WHERE d.state = 4)
-        OR i.dead_total < count(*) FILTER (WHERE d.state = 5)
+        OR i.acked_total <> count(*) FILTER (WHERE d.state = 3 AND d.sequence >= i.first_sequence)
+        OR i.expired_total <
+             count(*) FILTER (WHERE d.state = 4 AND d.sequence >= i.first_sequence)
+        OR i.dead_total < count(*) FILTER (WHERE d.state = 5 AND d.sequence >= i.first_sequence)
+        OR (i.deleted = 1 AND i.first_sequence <> i.next_sequence)
     UNION ALL
     SELECT 'inboxes of ' || a.account FROM receiptd.accounts a LEFT JOIN receiptd.inboxes i
-        ON i.account = a.account
+        ON i.account = a.account AND i.deleted = 0
       GROUP BY a.account, a.inboxes HAVING a.inboxes <> count(i.inbox)";
 
 /// Waits until nothing is unfinished; returns what still is.

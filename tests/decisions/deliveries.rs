@@ -228,7 +228,7 @@ fn a_consumer_without_a_sign_of_life_is_removed() {
     memory.advance(Span::seconds(1));
     assert!(matches!(memory.run(&sweep), Ok(Reply::Swept(Swept::ConsumerRemoved))));
     let row = &memory.inboxes[&inbox("default")];
-    assert!(row.consumers.is_empty() && row.due_time.is_none());
+    assert!(row.consumers.is_empty() && row.due_time == row.upkeep_time);
     assert_eq!((row.pending, row.in_flight), (1, 0));
 }
 
@@ -250,14 +250,15 @@ fn a_lapsed_stream_opens_again_and_only_a_newer_one_supersedes() {
     }
     let before = memory.inboxes[&inbox("default")].clone();
     assert_eq!((before.pending, before.returned, before.in_flight), (1, 1, 0));
-    let again = memory.run(&reopen("default", "c", first, 5));
+    let again = memory.run(&reopen("default", "c", (first, 1), 5));
     let Ok(Reply::Opened { consumer: again, inbox: row }) = again else { panic!("{again:?}") };
     assert!(again.epoch > first && again.window == 5, "{again:?}");
     assert_eq!(row.consumers, std::slice::from_ref(&again));
     assert_eq!(offered(&mut memory, "c", again.epoch, 5), [(1, 2)], "what it held comes again");
     // The other consumer's stream lapsed too, and a newer one of it took its place.
     let newer = opened(&mut memory, "other", 5);
-    for command in [offer("default", "other", other, 0), reopen("default", "other", other, 5)] {
+    for command in [offer("default", "other", other, 0), reopen("default", "other", (other, 1), 5)]
+    {
         let refusal = memory.run(&command).expect_err("a newer one is open");
         assert_eq!(refusal, Refusal::StreamSuperseded);
     }

@@ -4,6 +4,8 @@ mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;
 mod deliveries;
+mod inboxes;
+mod left;
 mod locks;
 #[path = "../support/memory.rs"]
 mod memory;

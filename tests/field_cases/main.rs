@@ -11,6 +11,7 @@ mod accounts;
 mod acks;
 mod answers;
 mod identity;
+mod inboxes;
 mod outages;
 mod queues;
 mod results;

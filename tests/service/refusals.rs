@@ -20,7 +20,7 @@ async fn posted(hosted: &Hosted, headers: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_web_page_reaches_no_service() {
+async fn a_page_that_is_not_listed_reaches_no_service() {
     let hosted = host(Access::Local, Config::default()).await;
     for (headers, code) in [
         (
@@ -29,6 +29,7 @@ async fn a_web_page_reaches_no_service() {
         ),
         ("Host: localhost\r\nContent-Type: text/plain\r\n", "415"),
         ("Host: localhost\r\n", "415"),
+        // Without trailers there is no gRPC.
         ("Host: localhost\r\nContent-Type: application/grpc\r\n", "415"),
         ("Host: localhost\r\nOrigin: http://a\r\nContent-Type: application/grpc-web\r\n", "403"),
         ("Host: evil.example:7070\r\nContent-Type: application/grpc-web\r\n", "403"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use receiptd::{
     domain::{delivery::DeliveryState, ids::Span, policy::Policy},
-    stream::Frame,
+    stream::{Frame, GapCause},
 };
 
 use crate::{Frames, Running, next, opened, policy, results, running, support::within};
@@ -118,7 +118,8 @@ async fn expired_ones_are_told_once() {
             Frame::Withdrawn(ended) => withdrawn.extend(ended.into_iter().map(|(n, _, s)| (n, s))),
             Frame::Gap { first, last, cause, operation_ids } => {
                 assert_eq!(operation_ids.len() as i64, last - first + 1);
-                gaps.extend((first..=last).map(|n| (n, cause)));
+                assert_eq!(cause, GapCause::Expired);
+                gaps.extend((first..=last).map(|n| (n, DeliveryState::Expired)));
             }
             Frame::Deliveries { results, .. } => shown.extend(
                 results.iter().map(|sent| (sent.delivery.key.sequence, sent.delivery.attempt)),

@@ -10,6 +10,7 @@ use receiptd::domain::{
     delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
+    inbox::Force,
     intent::{Intent, JSON, LockMode, digest},
     lock::TargetKey,
     operation::{OperationKey, ResultKind},
@@ -197,8 +198,9 @@ pub fn open(name: &str, who: &str, window: i64) -> Command {
     Command::Open { inbox: inbox(name), consumer: consumer(who), window }
 }
 
-pub fn reopen(name: &str, who: &str, epoch: i64, window: i64) -> Command {
-    Command::Reopen { inbox: inbox(name), consumer: consumer(who), epoch, window }
+/// In the generation that the stream read.
+pub fn reopen(name: &str, who: &str, (epoch, generation): (i64, i64), window: i64) -> Command {
+    Command::Reopen { inbox: inbox(name), consumer: consumer(who), epoch, window, generation }
 }
 
 pub fn offer(name: &str, who: &str, epoch: i64, limit: i64) -> Command {
@@ -213,4 +215,12 @@ pub fn offer_again(name: &str, who: &str, epoch: i64, limit: i64, sequences: &[i
 
 pub fn close(name: &str, who: &str, epoch: i64) -> Command {
     Command::Close { inbox: inbox(name), consumer: consumer(who), epoch }
+}
+
+pub fn delete(name: &str, force: Force, generation: Option<i64>) -> Command {
+    Command::DeleteInbox { inbox: inbox(name), force, generation }
+}
+
+pub fn sweep_inbox(name: &str) -> Command {
+    Command::SweepInbox { key: inbox(name) }
 }

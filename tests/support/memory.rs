@@ -23,7 +23,7 @@ use receiptd::domain::{
     world::{
         Attached, Surroundings, World,
         changes::TableChanges,
-        needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
+        needs::{Body, CLOSED_MAX, HELD_MAX, Needs, PURGED_MAX, WAITERS_MAX},
     },
 };
 
@@ -50,6 +50,8 @@ pub struct Memory {
     pub contents: usize,
     /// Deliveries that the last command handed to attached streams.
     pub handed: Vec<Delivery>,
+    /// If there, follow-ups are kept here and not run: as when the process ends before them.
+    pub follow_ups_kept: Option<Vec<Command>>,
 }
 
 impl Memory {
@@ -71,6 +73,7 @@ impl Memory {
             deferrals: 0,
             contents: 0,
             handed: Vec::new(),
+            follow_ups_kept: None,
         }
     }
 
@@ -126,6 +129,9 @@ impl Memory {
         let deferrals = self.deferrals;
         let contents = needs.documents.values().filter(|body| **body == Body::Load).count();
         let handed = std::mem::take(&mut self.handed);
+        if let Some(kept) = &mut self.follow_ups_kept {
+            kept.append(&mut follow_ups);
+        }
         for command in follow_ups {
             self.run(&command).expect("a follow-up is never refused");
         }
@@ -134,23 +140,6 @@ impl Memory {
         self.handed = handed;
         self.check();
         replies.into_iter().map(|reply| reply.expect("the loop ends when all are there")).collect()
-    }
-
-    /// Decides one command without follow-ups and without a recount: on rows that no sequence of
-    /// commands leaves.
-    pub fn decide_alone(&mut self, command: &Command) -> Result<Reply, Refusal> {
-        let mut needs = Needs::default();
-        command.needs().into_iter().for_each(|need| needs.add(need));
-        loop {
-            let mut world = self.load(&needs);
-            match decide(&mut world, command) {
-                Ok(reply) => return Ok(reply),
-                Err(Halt::Refused(refusal)) => return Err(*refusal),
-                Err(Halt::Unloaded(missing)) => {
-                    missing.0.into_iter().for_each(|need| needs.add(need));
-                }
-            }
-        }
     }
 
     /// Runs one command of the others, without a trace in what is told about this one.
@@ -235,6 +224,16 @@ impl Memory {
             let held = held.take(usize::try_from(HELD_MAX).expect("small")).cloned().collect();
             world.load_held(key.clone(), consumer.clone(), held);
         }
+        let limit = |limit: i64| usize::try_from(limit).expect("small");
+        for key in &needs.oldest_open {
+            let open = self.deliveries_of(key).filter(|delivery| delivery.state.is_open());
+            let open = open.take(limit(CLOSED_MAX)).cloned().collect();
+            world.load_oldest_open(key.clone(), open);
+        }
+        for key in &needs.oldest_kept {
+            let kept = self.deliveries_of(key).take(limit(PURGED_MAX)).cloned().collect();
+            world.load_oldest_kept(key.clone(), kept);
+        }
     }
 
     pub fn waiting<'a>(&'a self, key: &'a TargetKey) -> impl Iterator<Item = &'a Operation> {
@@ -279,6 +278,10 @@ impl Memory {
         for inbox in self.inboxes.values() {
             self.check_inbox(inbox);
         }
+        for account in self.accounts.values() {
+            let live = self.inboxes.values().filter(|inbox| !inbox.deleted).count();
+            assert_eq!(account.inboxes, i64::try_from(live).expect("small"), "inboxes in use");
+        }
         for (key, document) in &self.documents {
             assert_eq!(document.locked, self.locks.contains_key(key), "flag of {key:?}");
         }
@@ -303,21 +306,33 @@ impl Memory {
     }
 
     fn check_inbox(&self, inbox: &Inbox) {
-        let count = |wanted: &dyn Fn(&Delivery) -> bool| {
+        let count_all = |wanted: &dyn Fn(&Delivery) -> bool| {
             i64::try_from(self.deliveries_of(&inbox.key).filter(|row| wanted(row)).count())
                 .expect("small")
         };
+        let count = |wanted: &dyn Fn(&Delivery) -> bool| {
+            count_all(&|row| inbox.owns(&row.key) && wanted(row))
+        };
+        let is_left = |row: &Delivery| !inbox.owns(&row.key) && row.state.is_open();
+        assert_eq!(inbox.closing, count_all(&is_left), "open in deleted generations");
+        if inbox.deleted {
+            assert!(inbox.consumers.is_empty() && inbox.first_sequence == inbox.next_sequence);
+        }
         assert_eq!(inbox.pending, count(&|row| row.state == DeliveryState::Pending));
         assert_eq!(inbox.in_flight, count(&|row| row.state == DeliveryState::InFlight));
         assert_eq!(inbox.returned, count(&|row| row.available_time.is_some()));
-        assert_eq!(inbox.acked_total, count(&|row| row.state == DeliveryState::Acked));
-        let lost = [DeliveryState::Expired, DeliveryState::Dead];
-        let lost = count(&|row| lost.contains(&row.state));
+        let lost = inbox.expired_total + inbox.dead_total;
         let redriven = self.count_events(inbox, AuditKind::Redriven);
-        assert_eq!(inbox.expired_total + inbox.dead_total, lost + redriven, "totals are histories");
+        let purged = (inbox.kept_from - inbox.first_sequence).max(0);
+        let ended = count(&|row| !row.state.is_open());
+        assert_eq!(inbox.acked_total + lost, ended + purged + redriven, "totals are histories");
         assert_eq!(inbox.expired_total, self.count_events(inbox, AuditKind::Expired));
         assert_eq!(inbox.dead_total, self.count_events(inbox, AuditKind::Dead));
-        assert_eq!(inbox.last_sequence(), count(&|_| true), "numbers without gaps");
+        let acked = count(&|row| row.state == DeliveryState::Acked);
+        assert!(inbox.acked_total >= acked && (purged > 0 || inbox.acked_total == acked));
+        let kept: Vec<i64> = self.deliveries_of(&inbox.key).map(|row| row.key.sequence).collect();
+        let numbers: Vec<i64> = (inbox.kept_from..inbox.next_sequence).collect();
+        assert_eq!(kept, numbers, "numbers without gaps, from the first that is kept on");
         let reserved = self.operations.values().filter(|operation| {
             operation.inbox.as_ref() == Some(&inbox.key.inbox)
                 && operation.key.account == inbox.key.account
@@ -334,7 +349,12 @@ impl Memory {
             assert_eq!(row.consumer.is_some(), row.state == DeliveryState::InFlight);
             assert!(row.attempts_spent() <= self.policy.retry_budget);
             let after_cursor = row.key.sequence > inbox.offered;
-            assert!(!row.is_fresh() || after_cursor || row.expire_time <= self.now);
+            assert!(
+                !row.is_fresh()
+                    || !inbox.owns(&row.key)
+                    || after_cursor
+                    || row.expire_time <= self.now
+            );
         }
     }
 
@@ -348,8 +368,10 @@ impl Memory {
             .audit
             .iter()
             .filter(into)
-            .flat_map(|row| unpack_events(&row.events).expect("packed by this release"));
-        i64::try_from(events.filter(|event| event.kind == kind).count()).expect("small")
+            .flat_map(|row| unpack_events(&row.events).expect("packed by this release"))
+            // What deleted generations left counts in no figure.
+            .filter(|event| event.sequence >= inbox.first_sequence && event.kind == kind);
+        i64::try_from(events.count()).expect("small")
     }
 
     fn check_chain(&self, operation: &Operation) {

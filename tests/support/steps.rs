@@ -8,15 +8,16 @@ use receiptd::domain::{
     attempts::Attempts,
     command::Command,
     ids::{Span, Timestamp},
+    inbox::{Force, Inbox, InboxChange, LimitChange},
     policy::Policy,
     world::Attached,
 };
 
 use crate::{
     commands::{
-        self, Instruction, ack, ack_newest, append, attempts, cancel, close, defer, delivery,
-        extend, inbox, newest, numbered, offer, offer_again, open, operation, pull, redrive,
-        reopen, target,
+        self, Instruction, ack, ack_newest, append, attempts, cancel, close, defer, delete,
+        delivery, extend, inbox, newest, numbered, offer, offer_again, open, operation, pull,
+        redrive, reopen, target,
     },
     memory::Memory,
 };
@@ -92,6 +93,16 @@ pub enum Step {
         target: u8,
         id: u8,
     },
+    Update {
+        inbox: u8,
+        slots: u8,
+        in_flight_limit: u8,
+    },
+    Delete {
+        inbox: u8,
+        force: bool,
+        generation: Option<i64>,
+    },
     Advance {
         seconds: i64,
     },
@@ -130,7 +141,14 @@ pub fn step() -> impl Strategy<Value = Step> {
         ),
         1 => (0..2_u8, 0..2_u8).prop_map(|(inbox, consumer)| Step::Close { inbox, consumer }),
         1 => (0..2_u8, 0..30_u8).prop_map(|(target, id)| Step::Release { target, id }),
-        2 => (1..40_i64).prop_map(|seconds| Step::Advance { seconds }),
+        1 => (0..2_u8, 0..10_u8, 0..6_u8).prop_map(|(inbox, slots, in_flight_limit)| {
+            Step::Update { inbox, slots, in_flight_limit }
+        }),
+        1 => (0..2_u8, any::<bool>(), prop::option::of(1..3_i64))
+            .prop_map(|(inbox, force, generation)| Step::Delete { inbox, force, generation }),
+        // Mostly within the ack window, now and then beyond what is kept.
+        2 => prop_oneof![9 => 1..40_i64, 1 => 100..900_i64]
+            .prop_map(|seconds| Step::Advance { seconds }),
         2 => Just(Step::Sweep),
     ]
 }
@@ -145,21 +163,34 @@ pub fn policy() -> Policy {
         start_deadline: Span::seconds(70),
         // Three lines, so that some results are kept and some are not.
         result_bytes_max: 6,
+        record_retention: Span::seconds(300),
+        inbox_idle_retention: Span::seconds(400),
         ..Policy::default()
     }
 }
 
-/// The model: the tables in memory, and the latest epoch of each consumer's stream.
+/// What a small number means to an update.
+fn limit(number: u8) -> LimitChange {
+    match number {
+        0 => LimitChange::Default,
+        1 => LimitChange::Keep,
+        number => LimitChange::To(number.into()),
+    }
+}
+
+/// The model: the tables in memory, and the latest stream of each consumer.
 pub struct Model {
     pub memory: Memory,
     pub start: Timestamp,
     epochs: BTreeMap<(u8, u8), i64>,
+    /// Which generation of the inbox each of them reads.
+    generations: BTreeMap<(u8, u8), i64>,
 }
 
 impl Model {
     pub fn new() -> Self {
         let memory = Memory::new(policy());
-        Model { start: memory.now, memory, epochs: BTreeMap::new() }
+        Model { start: memory.now, memory, epochs: BTreeMap::new(), generations: BTreeMap::new() }
     }
 
     /// The command that a step means now; a sweep means several, and a pause none.
@@ -204,6 +235,8 @@ impl Model {
                 let key = inbox(&format!("i{name}"));
                 let epoch = self.memory.inboxes.get(&key).map_or(0, |row| row.consumer_epoch) + 1;
                 self.epochs.insert((*name, *consumer), epoch);
+                let generation = self.memory.inboxes.get(&key).map_or(1, Inbox::next_generation);
+                self.generations.insert((*name, *consumer), generation);
                 self.memory.attached.remove(&key);
                 if *attach {
                     let consumer = commands::consumer(&format!("c{consumer}"));
@@ -214,11 +247,12 @@ impl Model {
             // Sometimes refused: then the epoch that is remembered is one of no stream.
             Step::Reopen { inbox: name, consumer, window } => {
                 let lapsed = *self.epochs.get(&(*name, *consumer))?;
+                let generation = *self.generations.get(&(*name, *consumer))?;
                 let key = inbox(&format!("i{name}"));
                 let epoch = self.memory.inboxes.get(&key).map_or(0, |row| row.consumer_epoch) + 1;
                 self.epochs.insert((*name, *consumer), epoch);
                 self.memory.attached.remove(&key);
-                reopen(&format!("i{name}"), &format!("c{consumer}"), lapsed, *window)
+                reopen(&format!("i{name}"), &format!("c{consumer}"), (lapsed, generation), *window)
             }
             Step::Offer { inbox, consumer, limit, again } => {
                 let epoch = *self.epochs.get(&(*inbox, *consumer))?;
@@ -238,6 +272,17 @@ impl Model {
                 reason: String::new(),
                 subject: "operator".into(),
             },
+            Step::Update { inbox: name, slots, in_flight_limit } => Command::UpdateInbox {
+                inbox: inbox(&format!("i{name}")),
+                change: InboxChange {
+                    slots: limit(*slots),
+                    in_flight_limit: limit(*in_flight_limit),
+                },
+            },
+            Step::Delete { inbox, force, generation } => {
+                let force = if *force { Force::WithContent } else { Force::OnlyEmpty };
+                delete(&format!("i{inbox}"), force, *generation)
+            }
             Step::Advance { .. } | Step::Sweep => return None,
         })
     }

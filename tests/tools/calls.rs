@@ -216,6 +216,12 @@ fn deliveries(first: &str) -> Vec<Call> {
             "/0/inboxes/0/inbox": INBOX,
             "/0/inboxes/0/slots": "1000",
         }),
+        call!(
+            "receiptd.v1.InboxService/UpdateInbox",
+            { "inbox": { "inbox": INBOX, "slots": "5" }, "updateMask": "slots" },
+            Ends::Alone,
+            { "/0/inbox/slots": "5", "/0/inbox/inFlightLimit": "256" }
+        ),
         call!("receiptd.v1.InboxService/ListDeliveries", { "inbox": INBOX }, Ends::Alone, {
             "/0/deliveries/0/operationId": first,
         }),
@@ -301,6 +307,12 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             { "deliveries": [{ "inbox": INBOX, "sequence": "1" }] },
             Ends::Alone,
             { "/0/results/0/outcome": "ACK_OUTCOME_ACKED" }
+        ),
+        call!(
+            "receiptd.v1.InboxService/DeleteInbox",
+            { "inbox": INBOX, "force": true, "generation": "1" },
+            Ends::Alone,
+            { "/0/inbox/inbox": INBOX, "/0/inbox/ackedTotal": "1" }
         ),
     ]
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use serde_json::{Deserializer, Value};
+use serde_json::{Deserializer, Value, json};
 
 use crate::support::postgres::process::Owned;
 
@@ -93,7 +93,10 @@ impl Tool {
 
     /// Calls a method; the messages of its answer.
     pub fn call(&self, method: &str, request: &Value, ends: Ends) -> Vec<Value> {
-        let request = request.to_string();
+        let request = match self.kind {
+            Kind::Buf => request.to_string(),
+            Kind::Grpcurl => with_plain_mask(request).to_string(),
+        };
         let (address, url) = (self.address.to_string(), self.url(&format!("/{method}")));
         let arguments = match self.kind {
             Kind::Buf => ["--data", &request, &url],
@@ -170,4 +173,14 @@ impl Tool {
             (Kind::Grpcurl, None) | (Kind::Buf, _) => listed.to_owned(),
         }
     }
+}
+
+/// The old tool reads a field mask as the message that it is, not in its own form of JSON.
+fn with_plain_mask(request: &Value) -> Value {
+    let mut request = request.clone();
+    if let Some(mask) = request.get_mut("updateMask") {
+        let paths: Vec<&str> = mask.as_str().unwrap_or_default().split(',').collect();
+        *mask = json!({ "paths": paths });
+    }
+    request
 }

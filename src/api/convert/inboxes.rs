@@ -6,30 +6,32 @@ use super::{
 };
 use crate::{
     domain::{
-        delivery::{Delivery, DeliveryState},
-        ids::{ConsumerId, Invalid, Span},
-        inbox::{Consumer, Inbox},
-        policy::Policy,
+        delivery::Delivery,
+        ids::{ConsumerId, InboxName, Invalid, Span},
+        inbox::{Consumer, Inbox, InboxChange, LimitChange},
+        policy::{INBOX_SLOTS_LIMIT, Policy},
+        world::needs::HELD_MAX,
     },
     proto::{self, stream_deliveries_response},
-    stream::{Frame, Sending, pull::Pulled},
+    stream::{Frame, GapCause, Sending, pull::Pulled},
 };
 
 /// Unacked results of a stream if the caller names no number (contract section 7).
 const WINDOW_DEFAULT: i64 = 100;
 
-/// Reads how much a stream may hold; bounded by the policy.
+/// Reads how much a stream may hold; the inbox's limit bounds it.
 ///
 /// # Errors
 /// [`Invalid`] for a negative number.
-pub fn window(window: i32, policy: &Policy) -> Result<i64, Invalid> {
-    at_most_in_flight("window", window, policy)
+pub fn window(window: i32) -> Result<i64, Invalid> {
+    results_at_most("window", window)
 }
 
-fn at_most_in_flight(field: &str, number: i32, policy: &Policy) -> Result<i64, Invalid> {
+/// Bounded again by what the inbox may have in flight.
+fn results_at_most(field: &str, number: i32) -> Result<i64, Invalid> {
     match i64::from(number) {
-        0 => Ok(WINDOW_DEFAULT.min(policy.in_flight_max)),
-        number if number > 0 => Ok(number.min(policy.in_flight_max)),
+        0 => Ok(WINDOW_DEFAULT),
+        number if number > 0 => Ok(number.min(HELD_MAX)),
         _ => Err(Invalid::new(field, "must not be negative; 0 means the default")),
     }
 }
@@ -41,11 +43,8 @@ const PULL_WAIT_MAX: Span = Span::seconds(60);
 ///
 /// # Errors
 /// [`Invalid`] with the field.
-pub fn pull(
-    request: &proto::PullDeliveriesRequest,
-    policy: &Policy,
-) -> Result<(i64, Span), Invalid> {
-    let limit = at_most_in_flight("max_deliveries", request.max_deliveries, policy)?;
+pub fn pull(request: &proto::PullDeliveriesRequest) -> Result<(i64, Span), Invalid> {
+    let limit = results_at_most("max_deliveries", request.max_deliveries)?;
     let wait = request.wait.as_ref();
     let wait = wait.map(|wait| read_duration("wait", wait, Span(0), PULL_WAIT_MAX)).transpose()?;
     Ok((limit, wait.unwrap_or(Span(0))))
@@ -65,11 +64,11 @@ pub fn inbox(inbox: &Inbox, oldest: Option<&Delivery>, policy: &Policy) -> proto
     proto::Inbox {
         inbox: inbox.key.inbox.as_str().to_owned(),
         generation: inbox.generation,
-        slots: policy.inbox_slots,
+        slots: inbox.slots(policy),
         reserved: inbox.reserved,
         pending: inbox.pending,
         in_flight: inbox.in_flight,
-        in_flight_limit: policy.in_flight_max,
+        in_flight_limit: inbox.in_flight_limit(policy),
         acked_total: inbox.acked_total,
         expired_total: inbox.expired_total,
         dead_total: inbox.dead_total,
@@ -78,6 +77,48 @@ pub fn inbox(inbox: &Inbox, oldest: Option<&Delivery>, policy: &Policy) -> proto
         oldest_queue_time: oldest.map(|delivery| timestamp(delivery.queue_time)),
         consumers: inbox.consumers.iter().map(consumer).collect(),
         create_time: Some(timestamp(inbox.create_time)),
+        first_sequence: inbox.first_sequence,
+        kept_from_sequence: inbox.kept_from,
+    }
+}
+
+/// Reads what an update changes.
+///
+/// # Errors
+/// [`Invalid`] for a mask that is empty or names anything else, and for a limit out of its range.
+pub fn inbox_change(
+    inbox: &proto::Inbox,
+    mask: Option<&prost_types::FieldMask>,
+) -> Result<InboxChange, Invalid> {
+    let mut change = InboxChange { slots: LimitChange::Keep, in_flight_limit: LimitChange::Keep };
+    let paths = mask.map_or(&[][..], |mask| &mask.paths);
+    if paths.is_empty() {
+        return Err(Invalid::new("update_mask", "must name what changes: slots, in_flight_limit"));
+    }
+    for path in paths {
+        match path.as_str() {
+            "slots" => change.slots = limit("inbox.slots", inbox.slots, INBOX_SLOTS_LIMIT)?,
+            "in_flight_limit" => {
+                let field = "inbox.in_flight_limit";
+                change.in_flight_limit = limit(field, inbox.in_flight_limit, HELD_MAX)?;
+            }
+            _ => {
+                let problem = "names something that cannot be changed; these can: slots, \
+                               in_flight_limit";
+                return Err(Invalid::new("update_mask", problem));
+            }
+        }
+    }
+    Ok(change)
+}
+
+fn limit(field: &str, limit: i64, max: i64) -> Result<LimitChange, Invalid> {
+    match limit {
+        0 => Ok(LimitChange::Default),
+        limit if (1..=max).contains(&limit) => Ok(LimitChange::To(limit)),
+        _ => {
+            Err(Invalid::new(field, format!("must be 1 to {max}, or 0 for the account's default")))
+        }
     }
 }
 
@@ -117,11 +158,18 @@ pub fn policy(policy: &Policy) -> proto::Policy {
         document_limit_bytes: bytes(policy.document_bytes_max),
         result_limit_bytes: bytes(policy.result_bytes_max),
         inline_payload_limit_bytes: bytes(policy.inline_payload_bytes_max),
+        inbox_idle_retention: Some(duration(policy.inbox_idle_retention)),
     }
 }
 
-/// One frame of a stream; the first tells which life of the store this is, and the policy.
-pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamDeliveriesResponse {
+/// One frame of a stream of an inbox; the first tells which life of the store this is, and the
+/// policy.
+pub fn frame(
+    frame: Frame,
+    inbox: &InboxName,
+    store_epoch: &str,
+    policy: &Policy,
+) -> proto::StreamDeliveriesResponse {
     use stream_deliveries_response::Frame as Sent;
     let sent = match frame {
         Frame::Opened { resume_token, inbox, consumer, acked_elsewhere, heartbeat } => {
@@ -151,6 +199,10 @@ pub fn frame(frame: Frame, store_epoch: &str, policy: &Policy) -> proto::StreamD
             last_sequence: last,
             cause: gap_cause(cause).into(),
             operation_ids: operation_ids.iter().map(ToString::to_string).collect(),
+            list_operations: (cause == GapCause::Purged).then(|| {
+                let inbox = inbox.as_str().to_owned();
+                Box::new(proto::ListOperationsRequest { inbox, ..Default::default() })
+            }),
         }),
         Frame::Withdrawn(ended) => Sent::Withdrawn(proto::Withdrawn {
             deliveries: ended
@@ -191,14 +243,11 @@ fn delivered(result: Sending) -> proto::DeliveredResult {
     }
 }
 
-fn gap_cause(cause: DeliveryState) -> proto::GapCause {
+fn gap_cause(cause: GapCause) -> proto::GapCause {
     match cause {
-        DeliveryState::Expired => proto::GapCause::Expired,
-        DeliveryState::Dead => proto::GapCause::Dead,
-        // Only ended deliveries leave a gap.
-        DeliveryState::Pending | DeliveryState::InFlight | DeliveryState::Acked => {
-            proto::GapCause::Unspecified
-        }
+        GapCause::Expired => proto::GapCause::Expired,
+        GapCause::Dead => proto::GapCause::Dead,
+        GapCause::Purged => proto::GapCause::Purged,
     }
 }
 
@@ -208,30 +257,59 @@ mod tests {
     use crate::domain::sample;
 
     #[test]
-    fn a_window_is_bounded() {
-        let policy = Policy { in_flight_max: 50, ..Policy::default() };
-        assert_eq!(window(0, &policy), Ok(50));
-        assert_eq!(window(7, &policy), Ok(7));
-        assert_eq!(window(99, &policy), Ok(50));
-        assert_eq!(window(-1, &policy).expect_err("refused").field, "window");
+    fn a_window_has_a_default_and_is_not_negative() {
+        assert_eq!(window(0), Ok(WINDOW_DEFAULT));
+        assert_eq!(window(7), Ok(7));
+        assert_eq!(window(-1).expect_err("refused").field, "window");
+    }
+
+    #[test]
+    fn an_update_changes_what_its_mask_names_and_refuses_the_rest() {
+        let read = |slots, in_flight_limit, paths: &[&str]| {
+            let inbox = proto::Inbox { slots, in_flight_limit, ..Default::default() };
+            let paths = paths.iter().map(ToString::to_string).collect();
+            inbox_change(&inbox, Some(&prost_types::FieldMask { paths }))
+        };
+        use LimitChange::{Default as Usual, Keep, To};
+        let change = |slots, in_flight_limit| Ok(InboxChange { slots, in_flight_limit });
+        assert_eq!(read(5, 7, &["slots"]), change(To(5), Keep));
+        assert_eq!(read(5, 0, &["in_flight_limit"]), change(Keep, Usual));
+        assert_eq!(
+            read(1_000_000, 1_000, &["slots", "in_flight_limit"]),
+            change(To(1_000_000), To(1_000))
+        );
+        let cases: [(i64, i64, &[&str], &str); 6] = [
+            (1_000_001, 1, &["slots"], "inbox.slots"),
+            (-1, 1, &["slots"], "inbox.slots"),
+            (1, 1_001, &["in_flight_limit"], "inbox.in_flight_limit"),
+            (1, 1, &[], "update_mask"),
+            (1, 1, &["slots", "pending"], "update_mask"),
+            (1, 1, &["*"], "update_mask"),
+        ];
+        for (slots, in_flight_limit, paths, field) in cases {
+            let invalid = read(slots, in_flight_limit, paths).expect_err("refused");
+            assert_eq!(invalid.field, field, "{paths:?}");
+            let names = invalid.problem.contains("slots, in_flight_limit");
+            assert!(names || field != "update_mask", "{}", invalid.problem);
+        }
+        assert!(inbox_change(&proto::Inbox::default(), None).is_err());
     }
 
     #[test]
     fn a_pull_is_bounded_in_size_and_time() {
-        let policy = Policy { in_flight_max: 50, ..Policy::default() };
         let read = |max_deliveries, seconds| {
             let wait = Some(prost_types::Duration { seconds, nanos: 0 });
             let request =
                 proto::PullDeliveriesRequest { max_deliveries, wait, ..Default::default() };
-            pull(&request, &policy)
+            pull(&request)
         };
-        assert_eq!(read(0, 0), Ok((50, Span(0))));
+        assert_eq!(read(0, 0), Ok((WINDOW_DEFAULT, Span(0))));
         assert_eq!(read(7, 60), Ok((7, Span::seconds(60))));
         assert_eq!(read(-1, 0).expect_err("refused").field, "max_deliveries");
         for seconds in [-1, 61] {
             assert_eq!(read(1, seconds).expect_err("refused").field, "wait");
         }
-        assert_eq!(pull(&proto::PullDeliveriesRequest::default(), &policy), Ok((50, Span(0))));
+        assert_eq!(pull(&proto::PullDeliveriesRequest::default()), Ok((WINDOW_DEFAULT, Span(0))));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::{
     domain::{
         delivery::DeliveryState,
         filter::{OperationFilter, Scope},
-        ids::{Invalid, Target},
+        ids::{InboxName, Invalid, Target},
         operation::OperationState,
     },
     proto,
@@ -38,6 +38,9 @@ pub fn operation_filter(
     if !request.target.is_empty() {
         Target::parse("target", &request.target)?;
     }
+    if !request.inbox.is_empty() {
+        InboxName::parse(&request.inbox)?;
+    }
     let time = |field: &str, time: &Option<prost_types::Timestamp>| {
         time.as_ref().map(|time| read_timestamp(field, time)).transpose()
     };
@@ -50,6 +53,7 @@ pub fn operation_filter(
         delivery_states: delivery_states("delivery_states", &request.delivery_states)?,
         target: request.target.clone(),
         action: request.action.clone(),
+        inbox: request.inbox.clone(),
         labels: labels(request.labels.clone())?,
         accepted_from: time("accepted_from", &request.accepted_from)?,
         accepted_before: time("accepted_before", &request.accepted_before)?,

@@ -361,7 +361,7 @@ impl Session {
 
     fn tell(&mut self, told: Told) {
         let frame = match told {
-            Told::Frame(inbox, frame) => of_inbox(inbox.as_str(), self.api.frame(frame)),
+            Told::Frame(inbox, frame) => of_inbox(inbox.as_str(), self.api.frame(&inbox, frame)),
             Told::Refused(inbox, refusal) => {
                 let error = self.api.error(refusal.into());
                 closed(inbox.as_str(), Some(error), Followed::NoMore)

@@ -36,7 +36,9 @@ impl Command {
             | Command::Reopen { inbox, .. }
             | Command::Pull { inbox, .. }
             | Command::Offer { inbox, .. }
-            | Command::Close { inbox, .. } => &inbox.account,
+            | Command::Close { inbox, .. }
+            | Command::UpdateInbox { inbox, .. }
+            | Command::DeleteInbox { inbox, .. } => &inbox.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
             Command::SweepInbox { key } => &key.account,
@@ -57,6 +59,8 @@ impl Command {
             | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -91,6 +95,8 @@ impl Command {
             | Command::Reopen { .. }
             | Command::Offer { .. }
             | Command::Close { .. }
+            | Command::UpdateInbox { .. }
+            | Command::DeleteInbox { .. }
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::FoldReplays { .. } => ROW_WEIGHT,
@@ -157,6 +163,11 @@ impl Command {
             Command::Close { inbox, consumer, .. } => {
                 vec![Need::Held(inbox.clone(), consumer.clone())]
             }
+            Command::UpdateInbox { inbox, .. } => vec![Need::Inbox(inbox.clone())],
+            Command::DeleteInbox { inbox, .. } => vec![
+                Need::Account(inbox.account.clone(), Access::Write),
+                Need::Inbox(inbox.clone()),
+            ],
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
                 vec![Need::Waiters(target.clone())]
             }

@@ -129,6 +129,14 @@ impl World {
         Ok(())
     }
 
+    /// Deletes a delivery that is in the world.
+    pub fn delete_delivery(&mut self, key: &DeliveryKey) -> Result<(), Unloaded> {
+        let before =
+            self.deliveries.set(key, None).ok_or_else(|| unloaded(Need::Delivery(key.clone())))?;
+        self.undo.push(Undo::Delivery(key.clone(), Some(before)));
+        Ok(())
+    }
+
     /// Adds a row to the trail.
     pub fn add_audit(&mut self, row: AuditRow) {
         self.audit.push(row);

@@ -52,6 +52,10 @@ pub enum Need {
     Deliverable(InboxKey, i64),
     /// What a consumer holds unacked in an inbox, at most [`HELD_MAX`].
     Held(InboxKey, ConsumerId),
+    /// The oldest deliveries of an inbox that have not ended, by number, at most [`CLOSED_MAX`].
+    OldestOpen(InboxKey),
+    /// The oldest deliveries of an inbox whose rows are kept, by number, at most [`PURGED_MAX`].
+    OldestKept(InboxKey),
 }
 
 /// Waiters that one release starts at most; the rest follows in the next batch (contract 6).
@@ -59,6 +63,13 @@ pub const WAITERS_MAX: i64 = 16;
 /// Deliveries returned by one close or takeover at most. No inbox may have more in flight, so that
 /// a takeover is always one step; not more, because each brings its operation's row along.
 pub const HELD_MAX: i64 = 1_000;
+
+/// Deliveries of a deleted inbox that one step ends at most; the rest follows at once in the next.
+/// Half of what a takeover returns: each may release a lock, and start who waits for it.
+pub const CLOSED_MAX: i64 = 500;
+/// Rows of ended deliveries that one step purges at most; the rest follows at once in the next. A
+/// delete touches its row and nothing else, and callers of the account wait for the step.
+pub const PURGED_MAX: i64 = 500;
 
 /// Rows that a rule asked for and that are not in the world. A rule that looks at many rows
 /// collects all that are missing, so that one more batch brings them all.
@@ -93,6 +104,10 @@ pub struct Needs {
     pub deliverable: BTreeMap<InboxKey, i64>,
     /// Searches for what a consumer holds, under the inbox's lock.
     pub held: BTreeSet<(InboxKey, ConsumerId)>,
+    /// Searches for the oldest open deliveries, under the inbox's lock.
+    pub oldest_open: BTreeSet<InboxKey>,
+    /// Searches for the oldest kept deliveries, under the inbox's lock.
+    pub oldest_kept: BTreeSet<InboxKey>,
 }
 
 impl Needs {
@@ -122,6 +137,14 @@ impl Needs {
             Need::Held(key, consumer) => {
                 self.inboxes.insert(key.clone());
                 self.held.insert((key, consumer));
+            }
+            Need::OldestOpen(key) => {
+                self.inboxes.insert(key.clone());
+                self.oldest_open.insert(key);
+            }
+            Need::OldestKept(key) => {
+                self.inboxes.insert(key.clone());
+                self.oldest_kept.insert(key);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use super::{
     World,
-    needs::{Need, Unloaded, WAITERS_MAX, unloaded},
+    needs::{Need, PURGED_MAX, Unloaded, WAITERS_MAX, unloaded},
 };
 use crate::domain::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
@@ -52,6 +52,24 @@ impl World {
     pub fn load_held(&mut self, key: InboxKey, consumer: ConsumerId, held: Vec<Delivery>) {
         self.held.insert((key, consumer));
         for delivery in held {
+            self.load_delivery(delivery.key.clone(), Some(delivery));
+        }
+    }
+
+    /// Loads the oldest open deliveries of an inbox, by number.
+    pub fn load_oldest_open(&mut self, key: InboxKey, open: Vec<Delivery>) {
+        self.oldest_open.insert(key);
+        for delivery in open {
+            self.load_delivery(delivery.key.clone(), Some(delivery));
+        }
+    }
+
+    /// Loads the oldest kept deliveries of an inbox, by number.
+    pub fn load_oldest_kept(&mut self, key: InboxKey, kept: Vec<Delivery>) {
+        let complete = i64::try_from(kept.len()).unwrap_or(i64::MAX) < PURGED_MAX;
+        let last = kept.last().map_or(0, |delivery| delivery.key.sequence);
+        self.oldest_kept.insert(key, Found { complete, last });
+        for delivery in kept {
             self.load_delivery(delivery.key.clone(), Some(delivery));
         }
     }
@@ -113,6 +131,9 @@ impl World {
             let sequence = delivery.key.sequence;
             delivery.is_fresh() && sequence > offered && sequence <= end
         });
+        // What a deleted generation left behind is nobody's any more.
+        let own = |delivery: &&&Delivery| inbox.is_some_and(|inbox| inbox.owns(&delivery.key));
+        let returned = returned.filter(own);
         let keys = returned.chain(fresh).map(|delivery| delivery.key.clone()).collect();
         Ok((keys, end))
     }
@@ -130,6 +151,24 @@ impl World {
             delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
         });
         Ok(held.map(|delivery| delivery.key.clone()).collect())
+    }
+
+    /// Deliveries of an inbox that have not ended, by number: the oldest, and those of this batch.
+    pub fn oldest_open(&self, key: &InboxKey) -> Result<Vec<DeliveryKey>, Unloaded> {
+        if !self.oldest_open.contains(key) {
+            return Err(unloaded(Need::OldestOpen(key.clone())));
+        }
+        let open = self.deliveries_of(key).filter(|delivery| delivery.state.is_open());
+        Ok(open.map(|delivery| delivery.key.clone()).collect())
+    }
+
+    /// The oldest deliveries of an inbox whose rows are kept, by number, without a gap.
+    pub fn oldest_kept(&self, key: &InboxKey) -> Result<Vec<Delivery>, Unloaded> {
+        let missing = || unloaded(Need::OldestKept(key.clone()));
+        let found = self.oldest_kept.get(key).ok_or_else(missing)?;
+        let end = if found.complete { i64::MAX } else { found.last };
+        let kept = self.deliveries_of(key).filter(|delivery| delivery.key.sequence <= end);
+        Ok(kept.cloned().collect())
     }
 
     fn deliveries_of<'a>(&'a self, key: &'a InboxKey) -> impl Iterator<Item = &'a Delivery> {

@@ -13,7 +13,8 @@ use tokio_postgres::Row;
 use super::{
     load_statements::{
         ACCOUNTS, ARGUMENTS, CLAIM, CLOCK, DELIVERIES, FRESH, HELD, LOCK_ACCOUNTS, LOCK_DOCUMENTS,
-        LOCK_INBOXES, LOCK_LOCKS, LOCK_OPERATIONS, OPERATIONS, RETURNED, WAITERS,
+        LOCK_INBOXES, LOCK_LOCKS, LOCK_OPERATIONS, OLDEST_KEPT, OLDEST_OPEN, OPERATIONS, RETURNED,
+        WAITERS,
     },
     rows::{self, Fields},
     session::{Call, Parameter, column, value},
@@ -27,7 +28,7 @@ use crate::{
         record::Unreadable,
         world::{
             World,
-            needs::{Access, Body, HELD_MAX, Needs, WAITERS_MAX},
+            needs::{Access, Body, CLOSED_MAX, HELD_MAX, Needs, PURGED_MAX, WAITERS_MAX},
         },
     },
     store::HeldIds,
@@ -65,6 +66,8 @@ enum Part<'a> {
     Fresh(Vec<&'a InboxKey>),
     Returned(Vec<(&'a InboxKey, i64)>),
     Held(Vec<(&'a InboxKey, &'a crate::domain::ids::ConsumerId)>),
+    OldestOpen(Vec<&'a InboxKey>),
+    OldestKept(Vec<&'a InboxKey>),
     Clock,
 }
 
@@ -78,7 +81,12 @@ impl Part<'_> {
             Part::Documents(keys) => keys.len(),
             Part::Inboxes(keys) => keys.len(),
             Part::Deliveries(keys) => keys.len(),
-            Part::Waiters(_) | Part::Fresh(_) | Part::Returned(_) | Part::Held(_) => found,
+            Part::Waiters(_)
+            | Part::Fresh(_)
+            | Part::Returned(_)
+            | Part::Held(_)
+            | Part::OldestOpen(_)
+            | Part::OldestKept(_) => found,
         }
     }
 }
@@ -186,6 +194,18 @@ impl<'a> Load<'a> {
             parameters.push(column(searches.clone(), |(_, consumer)| consumer.as_str()));
             parameters.push(value(HELD_MAX));
             self.parts.push((Part::Held(searches), Call { sql: HELD, parameters }));
+        }
+        let keys: Vec<&InboxKey> = needs.oldest_open.iter().collect();
+        if !keys.is_empty() {
+            let mut parameters = inbox_keys(&keys);
+            parameters.push(value(CLOSED_MAX));
+            self.parts.push((Part::OldestOpen(keys), Call { sql: OLDEST_OPEN, parameters }));
+        }
+        let keys: Vec<&InboxKey> = needs.oldest_kept.iter().collect();
+        if !keys.is_empty() {
+            let mut parameters = inbox_keys(&keys);
+            parameters.push(value(PURGED_MAX));
+            self.parts.push((Part::OldestKept(keys), Call { sql: OLDEST_KEPT, parameters }));
         }
     }
 
@@ -316,6 +336,18 @@ fn fill_rows(world: &mut World, part: Part<'_>, rows: &[Row]) -> Result<(), Unre
             let held = lists(&searches, rows, |(key, _)| (*key).clone())?;
             for ((key, consumer), held) in searches.into_iter().zip(held) {
                 world.load_held(key.clone(), consumer.clone(), held);
+            }
+        }
+        Part::OldestOpen(keys) => {
+            let open = lists(&keys, rows, |key| (*key).clone())?;
+            for (key, open) in keys.into_iter().zip(open) {
+                world.load_oldest_open(key.clone(), open);
+            }
+        }
+        Part::OldestKept(keys) => {
+            let kept = lists(&keys, rows, |key| (*key).clone())?;
+            for (key, kept) in keys.into_iter().zip(kept) {
+                world.load_oldest_kept(key.clone(), kept);
             }
         }
         Part::Claims(_)

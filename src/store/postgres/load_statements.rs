@@ -172,5 +172,36 @@ pub(super) const HELD: &str = concat!(
       ORDER BY k.n, d.sequence"
 );
 
+/// The oldest deliveries that have not ended, by number. Index: deliveries_open.
+pub(super) const OLDEST_OPEN: &str = concat!(
+    "SELECT k.n, ",
+    delivery_columns!(),
+    " FROM UNNEST($1::smallint[], $2::text[], $3::text[])
+        WITH ORDINALITY AS k(bucket, account, inbox, n)
+      CROSS JOIN LATERAL (
+        SELECT * FROM receiptd.deliveries d
+        WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
+            AND d.due_time IS NOT NULL
+        ORDER BY d.sequence LIMIT $4::bigint) d
+      ORDER BY k.n, d.sequence"
+);
+
+/// The oldest deliveries whose rows are kept, by number, from the lowest number that is kept on,
+/// so that entries of purged rows are not walked through. Index: inboxes_pkey, deliveries_pkey.
+pub(super) const OLDEST_KEPT: &str = concat!(
+    "SELECT k.n, ",
+    delivery_columns!(),
+    " FROM UNNEST($1::smallint[], $2::text[], $3::text[])
+        WITH ORDINALITY AS k(bucket, account, inbox, n)
+      JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
+        AND i.inbox = k.inbox
+      CROSS JOIN LATERAL (
+        SELECT * FROM receiptd.deliveries d
+        WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
+            AND d.sequence >= i.kept_from
+        ORDER BY d.sequence LIMIT $4::bigint) d
+      ORDER BY k.n, d.sequence"
+);
+
 /// The server's clock in microseconds, moved by the offset of tests. Reads no table.
 pub(super) const CLOCK: &str = concat!("SELECT ", clock!("$1"));

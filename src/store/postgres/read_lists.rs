@@ -20,14 +20,16 @@ use crate::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{Account, InboxName, Target},
-        inbox::Inbox,
         lock::{Lock, TargetKey},
         operation::{Operation, OperationKey},
         record::Unreadable,
     },
     store::{
         ReadError,
-        query::{DeliveryPage, DocumentPage, EXAMINED_MAX, OperationPosition, Walk, end_of_prefix},
+        query::{
+            DeliveryPage, DocumentPage, EXAMINED_MAX, InboxPage, OperationPosition, Walk,
+            end_of_prefix,
+        },
     },
 };
 
@@ -174,30 +176,44 @@ impl PostgresStore {
     }
 }
 
-/// Index: inboxes_pkey.
-const LIST_INBOXES: &str = concat!(
-    "SELECT i.inbox, ",
+/// Inboxes that are not deleted, each with its number in the walk. The last row that may be
+/// examined comes even if it is a marker, so that the reader knows where to go on. Index:
+/// inboxes_pkey.
+pub(super) const LIST_INBOXES: &str = concat!(
+    "SELECT i.examined, i.inbox, ",
     inbox_columns!(),
-    " FROM receiptd.inboxes i
-      WHERE i.bucket = $1::smallint AND i.account = $2::text AND i.inbox > $3::text
+    " FROM (
+        SELECT i.*, row_number() OVER (ORDER BY i.inbox) AS examined
+        FROM receiptd.inboxes i
+        WHERE i.bucket = $1::smallint AND i.account = $2::text AND i.inbox > $3::text
+        ORDER BY i.inbox LIMIT $5::bigint) i
+      WHERE i.deleted = 0 OR i.examined = $5::bigint
       ORDER BY i.inbox LIMIT $4::bigint"
 );
 
 impl PostgresStore {
-    /// Inboxes of an account, by name in byte order: at most `limit`.
+    /// Inboxes of an account that are not deleted, by name in byte order: at most `limit`, of at
+    /// most [`EXAMINED_MAX`] rows that are examined.
     pub async fn list_inboxes(
         &self,
         account: &Account,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<Inbox>, ReadError> {
+    ) -> Result<InboxPage, ReadError> {
         let mut parameters = of(account);
-        parameters.extend([value(after), value(limit)]);
+        parameters.extend([value(after), value(limit), value(EXAMINED_MAX)]);
         let rows = self.page(LIST_INBOXES, parameters).await?;
-        each(&rows, "inbox", |fields| {
+        let mut found = each(&rows, "inbox", |fields| {
+            let examined = fields.take::<i64>()?;
             let inbox = InboxName::from_stored(fields.take()?);
-            rows::inbox(fields, InboxKey { account: account.clone(), inbox })
-        })
+            Ok((examined, rows::inbox(fields, InboxKey { account: account.clone(), inbox })?))
+        })?;
+        let full = i64::try_from(found.len()).is_ok_and(|found| found >= limit);
+        let last = found.last().filter(|(examined, _)| full || *examined == EXAMINED_MAX);
+        let next = last.map(|(_, inbox)| inbox.key.inbox.clone());
+        found.retain(|(_, inbox)| !inbox.deleted);
+        let inboxes = found.into_iter().map(|(_, inbox)| inbox).collect();
+        Ok(InboxPage { inboxes, next })
     }
 }
 

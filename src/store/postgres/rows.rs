@@ -213,7 +213,8 @@ macro_rules! inbox_columns {
     () => {
         "i.generation, i.next_sequence, i.offered, i.reserved, i.pending, i.returned,
          i.in_flight, i.acked_total, i.expired_total, i.dead_total, i.consumer_epoch,
-         i.consumers, i.create_time, i.due_time"
+         i.consumers, i.create_time, i.due_time, i.first_sequence, i.kept_from, i.closing,
+         i.deleted, i.slots_limit, i.in_flight_limit, i.active_time, i.upkeep_time"
     };
 }
 
@@ -238,6 +239,14 @@ pub(super) fn inbox(
         consumers: unpack_consumers(fields.take()?)?,
         create_time: fields.time()?,
         due_time: fields.optional_time()?,
+        first_sequence: fields.take()?,
+        kept_from: fields.take()?,
+        closing: fields.take()?,
+        deleted: fields.take::<i16>()? != 0,
+        slots_limit: fields.take()?,
+        in_flight_limit: fields.take()?,
+        active_time: fields.time()?,
+        upkeep_time: fields.optional_time()?,
     })
 }
 

@@ -6,21 +6,22 @@
 //! fewer rows than it should. A row stands once in a statement, because an update applies one
 //! match per row.
 //!
-//! Deliberately not here: deletes of anything but locks. Nothing else is deleted by a decision.
+//! Deliberately not here: deletes of anything but locks and deliveries. Nothing else is deleted by
+//! a decision.
 
 use super::{
     save_statements::{
-        DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH, INSERT_DELIVERIES,
-        INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS, INSERT_PAYLOADS,
-        UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES, UPDATE_LOCKS,
-        UPDATE_OPERATIONS,
+        DELETE_DELIVERIES, DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH,
+        INSERT_DELIVERIES, INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS,
+        INSERT_PAYLOADS, UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES,
+        UPDATE_LOCKS, UPDATE_OPERATIONS,
     },
     session::{Call, Parameter, column, value},
 };
 use crate::{
     domain::{
         audit::AuditRow,
-        delivery::Delivery,
+        delivery::{Delivery, DeliveryKey},
         document::Document,
         ids::Timestamp,
         inbox::{AccountRow, Inbox},
@@ -55,7 +56,6 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
         (changes.accounts.deletes.len(), "account"),
         (changes.documents.deletes.len(), "document"),
         (changes.inboxes.deletes.len(), "inbox"),
-        (changes.deliveries.deletes.len(), "delivery"),
     ] {
         if deleted > 0 {
             return Err(what);
@@ -79,6 +79,10 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     add(&mut calls, &changes.inboxes, [INSERT_INBOXES, UPDATE_INBOXES], inboxes, inbox_updates);
     let delivery_texts = [INSERT_DELIVERIES, UPDATE_DELIVERIES];
     add(&mut calls, &changes.deliveries, delivery_texts, deliveries, delivery_updates);
+    if !changes.deliveries.deletes.is_empty() {
+        let parameters = delivery_deletes(&changes.deliveries.deletes);
+        calls.push(Call { sql: DELETE_DELIVERIES, parameters });
+    }
     if !changes.audit.is_empty() {
         calls.push(Call { sql: INSERT_AUDIT, parameters: audit(&changes.audit) });
     }
@@ -272,6 +276,14 @@ fn inboxes<'a>(rows: &[&'a Inbox]) -> Vec<Parameter<'a>> {
         column(each(), |row| pack_consumers(&row.consumers)),
         column(each(), |row| row.create_time.0),
         column(each(), |row| micros(row.due_time)),
+        column(each(), |row| row.first_sequence),
+        column(each(), |row| row.kept_from),
+        column(each(), |row| row.closing),
+        column(each(), |row| i16::from(row.deleted)),
+        column(each(), |row| row.slots_limit),
+        column(each(), |row| row.in_flight_limit),
+        column(each(), |row| row.active_time.0),
+        column(each(), |row| micros(row.upkeep_time)),
     ]
 }
 
@@ -320,6 +332,17 @@ fn delivery_updates(rows: &[Update<Delivery>]) -> Vec<Parameter<'_>> {
     let mut parameters = deliveries(&after);
     parameters.push(column(rows, |row| row.before.state as i16));
     parameters.push(column(rows, |row| row.before.attempt));
+    parameters
+}
+
+fn delivery_deletes(rows: &[Delivery]) -> Vec<Parameter<'_>> {
+    let keys: Vec<&DeliveryKey> = rows.iter().map(|row| &row.key).collect();
+    let mut parameters = super::load::delivery_keys(&keys);
+    parameters.extend([
+        column(rows, |row| row.state as i16),
+        column(rows, |row| row.attempt),
+        expected(rows.len()),
+    ]);
     parameters
 }
 

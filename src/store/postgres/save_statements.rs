@@ -161,11 +161,14 @@ pub(super) const UPDATE_LOCKS: &str = guarded!(
 pub(super) const INSERT_INBOXES: &str = "INSERT INTO receiptd.inboxes (
     bucket, account, inbox, generation, next_sequence, offered, reserved, pending, returned,
     in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, create_time,
-    due_time)
+    due_time, first_sequence, kept_from, closing, deleted, slots_limit, in_flight_limit,
+    active_time, upkeep_time)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-    $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], $17::bigint[])";
+    $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], $17::bigint[], $18::bigint[],
+    $19::bigint[], $20::bigint[], $21::smallint[], $22::bigint[], $23::bigint[], $24::bigint[],
+    $25::bigint[])";
 
 /// Changed rows; the preconditions repeat what was loaded. Index: inboxes_pkey.
 pub(super) const UPDATE_INBOXES: &str = guarded!(
@@ -174,20 +177,24 @@ pub(super) const UPDATE_INBOXES: &str = guarded!(
     k.reserved, pending = k.pending, returned = k.returned, in_flight = k.in_flight, acked_total
     = k.acked_total, expired_total = k.expired_total, dead_total = k.dead_total, consumer_epoch
     = k.consumer_epoch, consumers = k.consumers, create_time = k.create_time, due_time =
-    k.due_time
+    k.due_time, first_sequence = k.first_sequence, kept_from = k.kept_from, closing = k.closing,
+    deleted = k.deleted, slots_limit = k.slots_limit, in_flight_limit = k.in_flight_limit,
+    active_time = k.active_time, upkeep_time = k.upkeep_time
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], $17::bigint[], $18::bigint[],
-    $19::bigint[])
+    $19::bigint[], $20::bigint[], $21::smallint[], $22::bigint[], $23::bigint[], $24::bigint[],
+    $25::bigint[], $26::bigint[], $27::bigint[])
     AS k(
     bucket, account, inbox, generation, next_sequence, offered, reserved, pending, returned,
     in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, create_time,
-    due_time, next_sequence_before, consumer_epoch_before)
+    due_time, first_sequence, kept_from, closing, deleted, slots_limit, in_flight_limit,
+    active_time, upkeep_time, next_sequence_before, consumer_epoch_before)
     WHERE i.bucket = k.bucket AND i.account = k.account AND i.inbox = k.inbox AND
         i.next_sequence = k.next_sequence_before AND
         i.consumer_epoch = k.consumer_epoch_before",
-    "$20"
+    "$28"
 );
 
 /// New rows. Index: deliveries_pkey.
@@ -245,4 +252,16 @@ pub(super) const DELETE_LOCKS: &str = guarded!(
     WHERE l.bucket = k.bucket AND l.account = k.account AND l.target = k.target
         AND l.next_ticket = k.next_ticket_before",
     "$5"
+);
+
+/// Deliveries that go; the preconditions repeat what was loaded. Index: deliveries_pkey.
+pub(super) const DELETE_DELIVERIES: &str = guarded!(
+    "DELETE FROM receiptd.deliveries d
+    USING UNNEST($1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::smallint[],
+        $6::integer[])
+        AS k(bucket, account, inbox, sequence, state_before, attempt_before)
+    WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
+        AND d.sequence = k.sequence AND d.state = k.state_before
+        AND d.attempt = k.attempt_before",
+    "$7"
 );

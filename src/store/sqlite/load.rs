@@ -17,11 +17,12 @@ use crate::domain::{
     delivery::{Delivery, InboxKey},
     document::Document,
     ids::{ConsumerId, Timestamp},
+    inbox::Inbox,
     lock::{Lock, TargetKey},
     operation::{OperationKey, PayloadKind},
     world::{
         World,
-        needs::{Body, HELD_MAX, Needs, WAITERS_MAX},
+        needs::{Body, CLOSED_MAX, HELD_MAX, Needs, PURGED_MAX, WAITERS_MAX},
     },
 };
 
@@ -53,12 +54,12 @@ pub(super) fn load(
         touched += keys;
         world.load_document(key.clone(), document, lock);
     }
-    let offered = load_inboxes(connection, needs, world)?;
+    let cursors = load_inboxes(connection, needs, world)?;
     touched += needs.inboxes.len() + needs.deliveries.len();
     for key in &needs.deliveries {
         world.load_delivery(key.clone(), by_key::delivery(connection, key)?);
     }
-    Ok(touched + search(connection, needs, &offered, world)?)
+    Ok(touched + search(connection, needs, &cursors, world)?)
 }
 
 /// A document, its lock, and how many keys were asked for. The lock of a document whose flag says
@@ -78,28 +79,34 @@ fn document_and_lock(
     Ok((document, by_key::lock(connection, key)?, 2))
 }
 
-/// Loads the inboxes and returns the cursor of each one that exists.
+/// From where on an inbox's deliveries are searched.
+struct Cursors {
+    offered: i64,
+    kept_from: i64,
+}
+
+/// Loads the inboxes and returns the cursors of each one that exists.
 fn load_inboxes(
     connection: &Connection,
     needs: &Needs,
     world: &mut World,
-) -> Result<BTreeMap<InboxKey, i64>, Fault> {
-    let mut offered = BTreeMap::new();
+) -> Result<BTreeMap<InboxKey, Cursors>, Fault> {
+    let mut cursors = BTreeMap::new();
     for key in &needs.inboxes {
         let inbox = by_key::inbox(connection, key)?;
-        if let Some(inbox) = &inbox {
-            offered.insert(key.clone(), inbox.offered);
+        if let Some(Inbox { offered, kept_from, .. }) = inbox {
+            cursors.insert(key.clone(), Cursors { offered, kept_from });
         }
         world.load_inbox(key.clone(), inbox);
     }
-    Ok(offered)
+    Ok(cursors)
 }
 
 /// The searches; returns how many rows they found.
 fn search(
     connection: &Connection,
     needs: &Needs,
-    offered: &BTreeMap<InboxKey, i64>,
+    cursors: &BTreeMap<InboxKey, Cursors>,
     world: &mut World,
 ) -> Result<usize, Fault> {
     let mut found = 0;
@@ -109,9 +116,9 @@ fn search(
         world.load_waiters(key.clone(), waiters);
     }
     for (key, limit) in &needs.deliverable {
-        let (fresh, returned) = match offered.get(key) {
-            Some(offered) => (
-                fresh(connection, key, *offered, *limit)?,
+        let (fresh, returned) = match cursors.get(key) {
+            Some(cursors) => (
+                fresh(connection, key, cursors.offered, *limit)?,
                 returned(connection, key, world.now(), *limit)?,
             ),
             None => (Vec::new(), Vec::new()),
@@ -120,12 +127,28 @@ fn search(
         world.load_deliverable(key.clone(), *limit, fresh, returned);
     }
     for (key, consumer) in &needs.held {
-        let held = match offered.contains_key(key) {
+        let held = match cursors.contains_key(key) {
             true => held(connection, key, consumer)?,
             false => Vec::new(),
         };
         found += held.len();
         world.load_held(key.clone(), consumer.clone(), held);
+    }
+    for key in &needs.oldest_open {
+        let open = match cursors.contains_key(key) {
+            true => oldest_open(connection, key)?,
+            false => Vec::new(),
+        };
+        found += open.len();
+        world.load_oldest_open(key.clone(), open);
+    }
+    for key in &needs.oldest_kept {
+        let kept = match cursors.get(key) {
+            Some(cursors) => oldest_kept(connection, key, cursors.kept_from)?,
+            None => Vec::new(),
+        };
+        found += kept.len();
+        world.load_oldest_kept(key.clone(), kept);
     }
     Ok(found)
 }
@@ -212,4 +235,40 @@ fn held(
     let parameters =
         (account.bucket(), account.as_str(), inbox.as_str(), consumer.as_str(), HELD_MAX);
     many(connection, HELD, parameters, rows::delivery)
+}
+
+/// Index: deliveries_open.
+pub(super) const OLDEST_OPEN: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries INDEXED BY deliveries_open \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
+     ORDER BY sequence LIMIT ?4"
+);
+
+/// The oldest deliveries that have not ended, by number.
+fn oldest_open(connection: &Connection, key: &InboxKey) -> Result<Vec<Delivery>, Fault> {
+    let InboxKey { account, inbox } = key;
+    let parameters = (account.bucket(), account.as_str(), inbox.as_str(), CLOSED_MAX);
+    many(connection, OLDEST_OPEN, parameters, rows::delivery)
+}
+
+/// Index: the primary key, from the lowest number that is kept on.
+pub(super) const OLDEST_KEPT: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries NOT INDEXED \
+     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND sequence >= ?4 \
+     ORDER BY sequence LIMIT ?5"
+);
+
+/// The oldest deliveries whose rows are kept, by number.
+fn oldest_kept(
+    connection: &Connection,
+    key: &InboxKey,
+    kept_from: i64,
+) -> Result<Vec<Delivery>, Fault> {
+    let InboxKey { account, inbox } = key;
+    let parameters = (account.bucket(), account.as_str(), inbox.as_str(), kept_from, PURGED_MAX);
+    many(connection, OLDEST_KEPT, parameters, rows::delivery)
 }

@@ -20,13 +20,12 @@ use crate::{
         audit::AuditRow,
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{Account, Target, Timestamp},
-        inbox::Inbox,
         lock::{Lock, TargetKey},
         operation::{Operation, OperationKey},
     },
     store::query::{
-        DeliveryPage, DocumentGlimpse, DocumentPage, EXAMINED_MAX, InboxGlimpse, LookedUp,
-        OperationGlimpse, OperationPosition, Walk, end_of_prefix,
+        DeliveryPage, DocumentGlimpse, DocumentPage, EXAMINED_MAX, InboxGlimpse, InboxPage,
+        LookedUp, OperationGlimpse, OperationPosition, Walk, end_of_prefix,
     },
 };
 
@@ -160,7 +159,7 @@ pub(super) fn list_documents(
     Ok(page)
 }
 
-/// Index: the primary key.
+/// Index: the primary key. Markers of deleted inboxes come too, so that the walk can be bounded.
 pub(super) const LIST_INBOXES: &str = concat!(
     "SELECT ",
     inbox_columns!(),
@@ -168,15 +167,32 @@ pub(super) const LIST_INBOXES: &str = concat!(
      ORDER BY inbox LIMIT ?4"
 );
 
-/// Inboxes of an account, by name.
+/// Inboxes of an account that are not deleted, by name. Rows are read one by one, so that the walk
+/// ends with the page.
 pub(super) fn list_inboxes(
     connection: &Connection,
     account: &Account,
     after: &str,
     limit: i64,
-) -> Result<Vec<Inbox>, Fault> {
-    let parameters = params![account.bucket(), account.as_str(), after, limit];
-    many(connection, LIST_INBOXES, parameters, rows::inbox)
+) -> Result<InboxPage, Fault> {
+    let parameters = params![account.bucket(), account.as_str(), after, EXAMINED_MAX];
+    let limit = usize::try_from(limit).unwrap_or(0);
+    let mut page = InboxPage { inboxes: Vec::new(), next: None };
+    let mut statement = connection.prepare_cached(LIST_INBOXES)?;
+    let mut found = statement.query(parameters)?;
+    let mut examined = 0;
+    while page.inboxes.len() < limit {
+        let Some(row) = found.next()? else { break };
+        examined += 1;
+        let inbox = rows::inbox(row)?;
+        if examined == EXAMINED_MAX || (!inbox.deleted && page.inboxes.len() + 1 == limit) {
+            page.next = Some(inbox.key.inbox.clone());
+        }
+        if !inbox.deleted {
+            page.inboxes.push(inbox);
+        }
+    }
+    Ok(page)
 }
 
 /// Index: deliveries_open.

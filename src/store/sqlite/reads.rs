@@ -21,7 +21,7 @@ use crate::{
         ReadError,
         query::{
             DeliveryPage, DocumentGlimpse, DocumentPage, DueKind, DuePage, DuePosition,
-            InboxGlimpse, LookedUp, OperationGlimpse, OperationPosition,
+            InboxGlimpse, InboxPage, LookedUp, OperationGlimpse, OperationPosition,
         },
     },
 };
@@ -189,7 +189,7 @@ impl SqliteStore {
         account: &Account,
         after: &str,
         limit: i64,
-    ) -> Result<Vec<Inbox>, ReadError> {
+    ) -> Result<InboxPage, ReadError> {
         let (account, after) = (account.clone(), after.to_owned());
         self.read(move |connection| query::list_inboxes(connection, &account, &after, limit)).await
     }

@@ -253,7 +253,8 @@ macro_rules! inbox_columns {
     () => {
         "account, inbox, generation, next_sequence, offered, reserved, pending, returned, \
          in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, \
-         create_time, due_time"
+         create_time, due_time, first_sequence, kept_from, closing, deleted, slots_limit, \
+         in_flight_limit, active_time, upkeep_time"
     };
 }
 pub(super) use inbox_columns;
@@ -277,6 +278,14 @@ pub(super) fn inbox(row: &Row<'_>) -> Result<Inbox, Fault> {
         consumers: unpack_consumers(&columns.take::<Vec<u8>>()?)?,
         create_time: columns.time()?,
         due_time: columns.optional_time()?,
+        first_sequence: columns.take()?,
+        kept_from: columns.take()?,
+        closing: columns.take()?,
+        deleted: flag(columns.take()?, "marker of an inbox")?,
+        slots_limit: columns.take()?,
+        in_flight_limit: columns.take()?,
+        active_time: columns.time()?,
+        upkeep_time: columns.optional_time()?,
     })
 }
 

@@ -11,8 +11,10 @@ use crate::domain::{
 
 const INSERT_INBOX: &str = "INSERT INTO inboxes (bucket, account, inbox, generation, \
     next_sequence, offered, reserved, pending, returned, in_flight, acked_total, expired_total, \
-    dead_total, consumer_epoch, consumers, create_time, due_time) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+    dead_total, consumer_epoch, consumers, create_time, due_time, first_sequence, kept_from, \
+    closing, deleted, slots_limit, in_flight_limit, active_time, upkeep_time) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
+    ?20, ?21, ?22, ?23, ?24, ?25)";
 
 /// A new inbox.
 pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), Fault> {
@@ -34,6 +36,14 @@ pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), F
         pack_consumers(&row.consumers),
         row.create_time.0,
         row.due_time.map(|time| time.0),
+        row.first_sequence,
+        row.kept_from,
+        row.closing,
+        row.deleted,
+        row.slots_limit,
+        row.in_flight_limit,
+        row.active_time.0,
+        row.upkeep_time.map(|time| time.0),
     ];
     exactly_one(connection, INSERT_INBOX, "inboxes", parameters)
 }
@@ -42,7 +52,9 @@ pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), F
 pub(super) const UPDATE_INBOX: &str = "UPDATE inboxes SET generation = ?6, next_sequence = ?7, offered = ?8, \
     reserved = ?9, pending = ?10, returned = ?11, in_flight = ?12, acked_total = ?13, \
     expired_total = ?14, dead_total = ?15, consumer_epoch = ?16, consumers = ?17, \
-    create_time = ?18, due_time = ?19 \
+    create_time = ?18, due_time = ?19, first_sequence = ?20, kept_from = ?21, closing = ?22, \
+    deleted = ?23, slots_limit = ?24, in_flight_limit = ?25, active_time = ?26, \
+    upkeep_time = ?27 \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
     AND next_sequence = ?4 AND consumer_epoch = ?5";
 
@@ -69,6 +81,14 @@ pub(super) fn update_inbox(connection: &Connection, row: &Update<Inbox>) -> Resu
         pack_consumers(&after.consumers),
         after.create_time.0,
         after.due_time.map(|time| time.0),
+        after.first_sequence,
+        after.kept_from,
+        after.closing,
+        after.deleted,
+        after.slots_limit,
+        after.in_flight_limit,
+        after.active_time.0,
+        after.upkeep_time.map(|time| time.0),
     ];
     exactly_one(connection, UPDATE_INBOX, "inboxes", parameters)
 }

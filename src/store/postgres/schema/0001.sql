@@ -134,7 +134,15 @@ CREATE TABLE receiptd.inboxes (
     consumer_epoch BIGINT NOT NULL,
     consumers      BYTEA NOT NULL,
     create_time    BIGINT NOT NULL,
-    due_time       BIGINT,          -- NULL: no consumer
+    due_time       BIGINT,          -- NULL: a marker without kept rows
+    first_sequence  BIGINT NOT NULL,  -- of this generation
+    kept_from       BIGINT NOT NULL,  -- what is below was purged
+    closing         BIGINT NOT NULL,  -- open deliveries of deleted generations
+    deleted         SMALLINT NOT NULL,  -- 1: a marker of a deleted inbox
+    slots_limit     BIGINT,  -- NULL: as the policy says
+    in_flight_limit BIGINT,  -- NULL: as the policy says
+    active_time     BIGINT NOT NULL,
+    upkeep_time     BIGINT,  -- NULL: a marker without kept rows
     PRIMARY KEY (bucket, account, inbox)
 ) WITH (fillfactor = 50);
 CREATE INDEX inboxes_due ON receiptd.inboxes (bucket, due_time, account, inbox) WHERE due_time IS NOT NULL;

@@ -17,6 +17,8 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("fresh", &["inboxes_pkey", "deliveries_open"]),
     ("returned", &["deliveries_returned"]),
     ("held", &["deliveries_open"]),
+    ("load_oldest_open", &["deliveries_open"]),
+    ("load_oldest_kept", &["inboxes_pkey", "deliveries_pkey"]),
     ("update_operations", &["operations_pkey"]),
     ("update_accounts", &["accounts_pkey"]),
     ("update_documents", &["documents_pkey"]),
@@ -24,6 +26,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("delete_locks", &["locks_pkey"]),
     ("update_inboxes", &["inboxes_pkey"]),
     ("update_deliveries", &["deliveries_pkey"]),
+    ("delete_deliveries", &["deliveries_pkey"]),
     ("look_up_deliveries", &["operations_pkey", "deliveries_pkey"]),
     ("look_up_documents", &["operations_pkey", "documents_pkey"]),
     ("look_up_locks", &["operations_pkey", "locks_pkey"]),
@@ -35,6 +38,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("list_operations", &["operations_by_time"]),
     ("list_unresolved", &["operations_unresolved"]),
     ("list_documents", &["documents_pkey"]),
+    ("list_inboxes", &["inboxes_pkey"]),
     ("list_deliveries", &["deliveries_pkey"]),
     ("list_open_deliveries", &["deliveries_open"]),
     ("list_lost_deliveries", &["deliveries_lost"]),
@@ -67,7 +71,8 @@ const SEED: &str = "
     INSERT INTO receiptd.locks SELECT n % 50, 'account-' || n % 50, 'target-' || n, NULL, NULL,
             NULL, NULL, 1, 1, n FROM generate_series(10, 5000, 10) n;
     INSERT INTO receiptd.inboxes SELECT n % 50, 'account-' || n % 50, 'inbox-' || n, 1, 1, 0, 0, 0,
-            0, 0, 0, 0, 0, 0, '\\x', 1, CASE WHEN n % 2 = 0 THEN n END
+            0, 0, 0, 0, 0, 0, '\\x', 1, CASE WHEN n % 2 = 0 THEN n END, 1, 1, 0,
+            CASE WHEN n % 3 = 0 THEN 1 ELSE 0 END, NULL, NULL, 1, NULL
         FROM generate_series(1, 3000) n;
     INSERT INTO receiptd.deliveries
         SELECT n % 50, 'account-' || n % 50, 'inbox-' || n % 50, n / 50, '\\x00', 1,

@@ -180,6 +180,14 @@ pub(super) fn inbox(name: &str, optional: Optional) -> Inbox {
         consumer_epoch: 11,
         consumers: consumers.into_iter().collect(),
         due_time: optional.of(Timestamp(12)),
+        first_sequence: 2,
+        kept_from: 15,
+        closing: 16,
+        deleted: optional.of(()).is_some(),
+        slots_limit: optional.of(17),
+        in_flight_limit: optional.of(18),
+        active_time: Timestamp(19),
+        upkeep_time: optional.of(Timestamp(20)),
         ..Inbox::new(inbox_key(name), Timestamp(13))
     }
 }

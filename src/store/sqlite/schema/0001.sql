@@ -132,7 +132,15 @@ CREATE TABLE inboxes (
     consumer_epoch INTEGER NOT NULL,
     consumers      BLOB NOT NULL,
     create_time    INTEGER NOT NULL,
-    due_time       INTEGER,          -- NULL: no consumer
+    due_time       INTEGER,          -- NULL: a marker without kept rows
+    first_sequence  INTEGER NOT NULL,  -- of this generation
+    kept_from       INTEGER NOT NULL,  -- what is below was purged
+    closing         INTEGER NOT NULL,  -- open deliveries of deleted generations
+    deleted         INTEGER NOT NULL,  -- 1: a marker of a deleted inbox
+    slots_limit     INTEGER,  -- NULL: as the policy says
+    in_flight_limit INTEGER,  -- NULL: as the policy says
+    active_time     INTEGER NOT NULL,
+    upkeep_time     INTEGER,  -- NULL: a marker without kept rows
     PRIMARY KEY (bucket, account, inbox)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX inboxes_due ON inboxes (bucket, due_time, account, inbox) WHERE due_time IS NOT NULL;

@@ -250,6 +250,14 @@ pub(super) fn full_inbox(name: &str) -> Inbox {
         consumer_epoch: 15,
         consumers: vec![consumer],
         due_time: Some(Timestamp(16)),
+        first_sequence: 0,
+        kept_from: 19,
+        closing: 20,
+        deleted: true,
+        slots_limit: Some(21),
+        in_flight_limit: Some(22),
+        active_time: Timestamp(23),
+        upkeep_time: Some(Timestamp(24)),
         ..Inbox::new(inbox_key(name), Timestamp(17))
     }
 }

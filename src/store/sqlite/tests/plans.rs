@@ -63,7 +63,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND inbox=? AND \
          sequence>?)",
-        &[query::LIST_DELIVERIES],
+        &[load::OLDEST_KEPT, query::LIST_DELIVERIES],
     ),
     (
         "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=? AND \
@@ -82,7 +82,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     (
         "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=?)",
-        &[load::HELD, query::OLDEST_OPEN],
+        &[load::HELD, load::OLDEST_OPEN, query::OLDEST_OPEN],
     ),
     (
         "SEARCH batches USING PRIMARY KEY (bucket=? AND batch=?)",
