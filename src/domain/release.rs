@@ -180,8 +180,12 @@ fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<Start>> {
 fn prepare_one(world: &World, key: &OperationKey, missing: &mut Missing) -> Decided<Option<Start>> {
     let operation = missing.note(world.operation(key, Access::Write)).flatten().cloned();
     let Some(operation) = operation else { return Ok(None) };
-    if let Some(inbox) = operation.inbox_key() {
-        missing.note(world.inbox(&inbox));
+    if let Some(inbox) = operation.inbox_key()
+        && let Some(row) = missing.note(world.inbox(&inbox))
+        && row.is_none_or(|row| row.deleted)
+    {
+        // His result begins the inbox's next generation.
+        missing.note(world.account_to_change(&inbox.account));
     }
     let Some(arguments) = missing.note(world.arguments(&operation)) else { return Ok(None) };
     let action = stored_action(&operation, arguments);

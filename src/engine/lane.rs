@@ -30,7 +30,7 @@ use crate::{
 const RERUNS_MAX: u32 = 2;
 /// How often a command is put off for missing rows: each time brings the rows that it missed, so
 /// that more than this means that they change faster than they can be locked. A release with waiters
-/// takes four where nobody interferes; among busy replicas each may be in vain once.
+/// takes four where nobody interferes, six if its waiter's inbox was deleted; among busy replicas each may be in vain once.
 const DEFERRALS_MAX: u32 = 10;
 
 /// Rows that a command has found, beyond which no more are kept for it before its turn: as many as
