@@ -192,6 +192,7 @@ fn choose(world: &World, key: &InboxKey, choice: &Choice) -> Decided<(Vec<Delive
                 }
             }
             missing.check()?;
+            rows.sort_by_key(Delivery::due_since);
             Ok((rows, None))
         }
     }
