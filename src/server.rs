@@ -211,12 +211,13 @@ impl Server {
     ) -> Result<(), ServerError> {
         let access = self.access.clone();
         let origins = Origins::new(self.config.web_origins.list());
-        let places = Places::new(self.config.connections_max);
         let keeping = api::transport::Keeping {
             keepalive_interval: self.config.keepalive_interval.to_std(),
             keepalive_timeout: self.config.keepalive_timeout.to_std(),
             age: self.config.stream_age.to_std(),
         };
+        // A peer that never spoke is as silent as one that fell silent.
+        let places = Places::new(self.config.connections_max, keeping.keepalive_interval);
         match &self.tls {
             None => {
                 let listener = TcpIncoming::from(listener).with_nodelay(Some(true));

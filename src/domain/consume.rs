@@ -196,6 +196,7 @@ fn choose(world: &World, inbox: &Inbox, choice: &Choice) -> Decided<(Vec<Deliver
                 }
             }
             missing.check()?;
+            rows.sort_by_key(Delivery::due_since);
             Ok((rows, None))
         }
     }

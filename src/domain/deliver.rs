@@ -336,13 +336,15 @@ pub(super) fn give_back(
         return Ok(DeliveryState::Dead);
     }
     let backoff = || backoff(world.policy(), spent, world.jitter(), sequence);
-    let (pause, text) = match why {
-        Why::StreamEnded if delivery.returns == 0 => (Span(0), "its stream ended"),
-        Why::StreamEnded => (backoff(), "its stream ended"),
-        Why::DeadlineMissed => (backoff(), "its ack deadline passed"),
+    let (available, text) = match why {
+        // No failure: due since it was queued, so that a reader that reconnects sees the old first.
+        Why::StreamEnded if delivery.returns == 0 => (delivery.queue_time, "its stream ended"),
+        Why::StreamEnded => (now + backoff(), "its stream ended"),
+        Why::DeadlineMissed => (now + backoff(), "its ack deadline passed"),
         // The named delay takes the place of the backoff, and leaves time for the attempt.
         Why::Deferred(delay) => {
-            (Span(delay.0.min((delivery.expire_time - now).0 - 1)), "deferred by its consumer")
+            let delay = Span(delay.0.min((delivery.expire_time - now).0 - 1));
+            (now + delay, "deferred by its consumer")
         }
     };
     let mut inbox = inbox_of(world, &delivery)?;
@@ -351,7 +353,7 @@ pub(super) fn give_back(
     inbox.returned += 1;
     let returned = Delivery {
         state: DeliveryState::Pending,
-        available_time: Some(now + pause),
+        available_time: Some(available),
         ack_deadline: None,
         due_time: Some(delivery.expire_time),
         consumer: None,

@@ -125,8 +125,8 @@ pub struct Delivery {
     pub attempts_before: i32,
     /// When it was queued.
     pub queue_time: Timestamp,
-    /// While PENDING after an attempt or a redrive: from when it may be sent again; absent
-    /// otherwise.
+    /// While PENDING after an attempt or a redrive: from when it may be sent again, which is the
+    /// moment it was queued where no attempt failed; absent otherwise.
     pub available_time: Option<Timestamp>,
     /// While IN_FLIGHT: until when this attempt may be acked; absent otherwise.
     pub ack_deadline: Option<Timestamp>,
@@ -153,6 +153,12 @@ impl Delivery {
     /// The attempts that its retry budget counts.
     pub fn attempts_spent(&self) -> i32 {
         self.attempt.saturating_sub(self.attempts_before)
+    }
+
+    /// Since when a PENDING one could be sent, and its number, which decides between equals: the
+    /// order of sending (contract section 7).
+    pub fn due_since(&self) -> (Timestamp, i64) {
+        (self.available_time.unwrap_or(self.queue_time), self.key.sequence)
     }
 
     /// Whether it waits for its first attempt and was never given back or redriven: what the cursor

@@ -12,13 +12,13 @@ use rustls_pki_types::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{Placed, Places};
+use super::connections::{Place, Placed, Places};
 use crate::{engine::seams::Seams, telemetry};
 
 /// A handshake takes three round trips at most; the slowest links have seconds each.
@@ -138,8 +138,10 @@ async fn accept(
     seams: Seams,
     connections: Connections,
 ) {
-    let handshakes = Places::new(HANDSHAKES_MAX);
-    while let (Some(place), Some(handshake)) = (places.take().await, handshakes.take().await) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    while let (Some(place), Ok(handshake)) =
+        (places.take().await, Arc::clone(&handshakes).acquire_owned().await)
+    {
         let tcp = match listener.accept().await {
             Ok((tcp, _)) => tcp,
             Err(error) => {
@@ -158,7 +160,7 @@ async fn accept(
 async fn shake_hands(
     acceptor: TlsAcceptor,
     tcp: TcpStream,
-    place: OwnedSemaphorePermit,
+    place: Place,
     handshake: OwnedSemaphorePermit,
     connections: Connections,
 ) {

@@ -92,6 +92,37 @@ fn retries_back_off_up_to_the_budget_and_hold_back_nothing_behind_them() {
 }
 
 #[test]
+fn what_failed_goes_behind_all_that_waited_before_its_pause_ended() {
+    let mut memory = Memory::new(Policy { ack_window: Span::hours(2), ..Policy::default() });
+    let now = memory.now;
+    for number in 1..=4 {
+        submitted(&mut memory, append(&number.to_string(), now));
+    }
+    let epoch = opened(&mut memory, "c", 10);
+    assert_eq!(offered(&mut memory, "c", epoch, 2), [(1, 1), (2, 1)]);
+    memory.advance(Span::seconds(30));
+    let sweep = |number: i64| Command::SweepDelivery {
+        key: delivery("default", number),
+        operation_id: operation(&number.to_string()).id,
+    };
+    assert!(matches!(memory.run(&sweep(1)), Ok(Reply::Swept(Swept::Returned))));
+    memory.advance(Span::minutes(2));
+    let later = memory.now;
+    submitted(&mut memory, append("5", later));
+    assert_eq!(offered(&mut memory, "c", epoch, 1), [(3, 1)]);
+    assert_eq!(memory.inboxes[&inbox("default")].offered, 3, "the cursor passes no fresh one");
+    // 4 waits since the beginning, 1 since its pause ended, 5 since now.
+    assert_eq!(offered(&mut memory, "c", epoch, 9), [(4, 1), (1, 2), (5, 1)]);
+    assert_eq!(memory.inboxes[&inbox("default")].offered, 5);
+    // What came back with its first stream is due since it was queued.
+    opened(&mut memory, "d", 10);
+    memory.run(&close("default", "c", epoch)).expect("closes");
+    let epoch = opened(&mut memory, "e", 10);
+    let order = offered(&mut memory, "e", epoch, 9);
+    assert_eq!(order, [(1, 3), (2, 2), (3, 2), (4, 2), (5, 2)], "by number after a reconnect");
+}
+
+#[test]
 fn a_second_stream_of_a_consumer_takes_over_at_once() {
     let mut memory = Memory::new(Policy::default());
     let now = memory.now;

@@ -10,6 +10,7 @@ mod hosted;
 mod accounts;
 mod acks;
 mod answers;
+mod failing;
 mod identity;
 mod inboxes;
 mod outages;

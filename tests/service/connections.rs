@@ -163,3 +163,64 @@ async fn an_old_connection_is_told_to_go_away_and_no_call_fails_for_it() {
     };
     tokio::time::timeout(Duration::from_secs(30), both).await.expect("connections end");
 }
+
+/// What a peer reads until its end.
+async fn read_until_the_end(mut stream: TcpStream) -> Vec<u8> {
+    let mut read = Vec::new();
+    // A reset is an end as well.
+    let _ = stream.read_to_end(&mut read).await;
+    read
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_to_begin_with_keeps_no_place() {
+    let interval = Span::millis(300);
+    let config = Config { connections_max: 4, keepalive_interval: interval, ..Config::default() };
+    let hosted = host(Access::Local, config).await;
+    let address = hosted.address.trim_start_matches("http://").to_owned();
+    let mut silent = Vec::new();
+    // More than there are places: the others wait for theirs, and lose them as well.
+    for said in ["", "P", "PRI * HT", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r", "GET / HTTP", ""] {
+        let mut stream = TcpStream::connect(&address).await.expect("connects");
+        stream.write_all(said.as_bytes()).await.expect("sent");
+        silent.push(stream);
+    }
+    // A byte now and then is no preface either.
+    let mut slow = TcpStream::connect(&address).await.expect("connects");
+    let speaking = async {
+        for byte in b"PRI * HTTP/2.0\r\n\r\nSM".iter().cycle() {
+            if slow.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let client = async {
+        let mut operations = OperationServiceClient::new(channel(&hosted).await);
+        operations.submit_operation(append(&fresh_id(), "notes/a")).await.expect("applied")
+    };
+    let ends = async {
+        let read = futures_util::future::join_all(silent.into_iter().map(read_until_the_end));
+        tokio::join!(read, client, speaking)
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(30), ends).await;
+    let (read, applied, ()) = ended.expect("the silent end, and the client finds a place");
+    assert!(read.iter().all(Vec::is_empty), "nothing is answered to silence");
+    assert_eq!(applied.into_inner().origin(), proto::Origin::Executed);
+}
+
+#[tokio::test]
+async fn a_peer_that_has_said_its_preface_may_be_idle() {
+    const PING: u8 = 6;
+    let config = Config {
+        keepalive_interval: Span::millis(200),
+        stream_age: Span::seconds(2),
+        ..Config::default()
+    };
+    let hosted = host(Access::Local, config).await;
+    let address = hosted.address.trim_start_matches("http://").to_owned();
+    let frames = tokio::time::timeout(Duration::from_secs(30), frames_until_the_end(&address));
+    let frames = frames.await.expect("the age ends it");
+    // Each comes after an interval of silence: it lived for longer than a silent peer may.
+    assert!(frames.iter().filter(|kind| **kind == PING).count() >= 2, "{frames:?}");
+}

@@ -107,8 +107,8 @@ impl World {
         Ok(waiters)
     }
 
-    /// What an inbox can send now: returned deliveries that are available, then fresh ones, each
-    /// by number; and the highest number up to which nothing fresh remains.
+    /// What an inbox can send now, what is due for longest first (see [`in_order`]); and the highest
+    /// number up to which nothing fresh remains.
     pub fn deliverable(&self, key: &InboxKey) -> Result<(Vec<DeliveryKey>, i64), Unloaded> {
         let search = self.fresh.get(key);
         let missing = || unloaded(Need::Deliverable(key.clone(), 1));
@@ -134,8 +134,8 @@ impl World {
         // What a deleted generation left behind is nobody's any more.
         let own = |delivery: &&&Delivery| inbox.is_some_and(|inbox| inbox.owns(&delivery.key));
         let returned = returned.filter(own);
-        let keys = returned.chain(fresh).map(|delivery| delivery.key.clone()).collect();
-        Ok((keys, end))
+        let order = in_order(fresh.copied().collect(), returned.copied().collect());
+        Ok((order.into_iter().map(|delivery| delivery.key.clone()).collect(), end))
     }
 
     /// What a consumer holds in an inbox, whatever stream of it, by number.
@@ -178,5 +178,68 @@ impl World {
             .range(first..)
             .take_while(move |(delivery, _)| delivery.inbox == *key)
             .filter_map(|(_, row)| row.current.as_ref())
+    }
+}
+
+/// Deliveries in the order of their sending: due for longest first, then by number. What failed is
+/// due when its backoff ends, behind all that waited before that moment: it holds nothing back
+/// (contract section 7). What came back because its stream ended for the first time is due since it
+/// was queued, so that a reader that reconnects sees numbers in their order.
+///
+/// Fresh ones stay in the order of their numbers, whatever the store's clock did: the inbox's cursor
+/// passes over them in that order.
+fn in_order<'a>(fresh: Vec<&'a Delivery>, mut returned: Vec<&'a Delivery>) -> Vec<&'a Delivery> {
+    returned.sort_by_key(|delivery| delivery.due_since());
+    let mut order = Vec::with_capacity(fresh.len() + returned.len());
+    let mut returned = returned.into_iter().peekable();
+    for next in fresh {
+        while let Some(earlier) = returned.next_if(|other| other.due_since() < next.due_since()) {
+            order.push(earlier);
+        }
+        order.push(next);
+    }
+    order.extend(returned);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{ids::Timestamp, sample};
+
+    fn delivery(sequence: i64, queued: i64, available: Option<i64>) -> Delivery {
+        Delivery {
+            queue_time: Timestamp(queued),
+            available_time: available.map(Timestamp),
+            ..sample::delivery("a", sequence)
+        }
+    }
+
+    fn numbers(fresh: &[(i64, i64)], returned: &[(i64, i64)]) -> Vec<i64> {
+        let fresh: Vec<Delivery> = fresh.iter().map(|(n, at)| delivery(*n, *at, None)).collect();
+        let returned: Vec<Delivery> =
+            returned.iter().map(|(n, at)| delivery(*n, 0, Some(*at))).collect();
+        let order = in_order(fresh.iter().collect(), returned.iter().collect());
+        order.iter().map(|delivery| delivery.key.sequence).collect()
+    }
+
+    #[test]
+    fn what_is_due_for_longest_goes_first() {
+        let cases: [(&[(i64, i64)], &[(i64, i64)], &[i64]); 7] = [
+            (&[], &[], &[]),
+            (&[(2, 10), (3, 11)], &[(1, 9)], &[1, 2, 3]),
+            // Failed: behind all that waited before its backoff ended, before what came later.
+            (&[(2, 10), (3, 12)], &[(1, 11)], &[2, 1, 3]),
+            (&[(2, 10), (3, 11)], &[(1, 50)], &[2, 3, 1]),
+            // The number decides between equals.
+            (&[(2, 10), (4, 10)], &[(3, 10), (1, 10)], &[1, 2, 3, 4]),
+            // Returned ones among themselves.
+            (&[], &[(1, 30), (2, 20), (3, 20)], &[2, 3, 1]),
+            // A clock that stepped back does not bring fresh ones out of order.
+            (&[(5, 40), (6, 10)], &[(1, 20)], &[1, 5, 6]),
+        ];
+        for (fresh, returned, order) in cases {
+            assert_eq!(numbers(fresh, returned), order, "{fresh:?} {returned:?}");
+        }
     }
 }
