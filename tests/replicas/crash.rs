@@ -116,13 +116,17 @@ async fn follow(caller: &Caller, number: usize, reader: &mut Reader, told: &Told
             told.shown.lock().expect("no panic").insert(sequence(result));
         }
         let numbers = sequences(&batch.results);
-        if let Ok(outcomes) = caller.ack(&inbox_of(number), &numbers).await {
-            let good = |outcome: &AckOutcome| {
-                matches!(outcome, AckOutcome::Acked | AckOutcome::AlreadyAcked)
-            };
-            assert!(outcomes.iter().all(good), "{outcomes:?}");
-            told.acked.lock().expect("no panic").extend(numbers);
-        }
+        // An ack whose answer was lost may have counted: it is repeated until it is confirmed.
+        let outcomes = loop {
+            match caller.ack(&inbox_of(number), &numbers).await {
+                Ok(outcomes) => break outcomes,
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let good =
+            |outcome: &AckOutcome| matches!(outcome, AckOutcome::Acked | AckOutcome::AlreadyAcked);
+        assert!(outcomes.iter().all(good), "{outcomes:?}");
+        told.acked.lock().expect("no panic").extend(numbers);
     }
 }
 
