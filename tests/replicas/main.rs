@@ -6,10 +6,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod balanced;
+mod crash;
 mod hints;
 #[cfg(feature = "nats")]
 mod nats;
 mod poolers;
+mod takeover;
 
 use support::{
     BOUND, eventually,

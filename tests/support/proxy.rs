@@ -1,13 +1,15 @@
-//! A TCP proxy under the test's control: between client and server, or server and database.
+//! A TCP proxy under the test's control: between client and server, or server and database; before
+//! several servers it is a balancer.
 //!
 //! What must stay true: a mode applies to bytes that were not forwarded yet, on open connections
 //! too; a cut resets both sides at once; a trigger is a signal the test can wait for. A cut
-//! happens once: the mode is [`Mode::Forward`] afterwards, so that a retry gets through.
+//! happens once: the mode is [`Mode::Forward`] afterwards, so that a retry gets through. Only
+//! [`Proxy::cut_by_chance`] goes on.
 
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -79,6 +81,26 @@ struct Shared {
     /// Counts the calls of `cut_all`: a connection ends when it changes.
     cuts: watch::Sender<u64>,
     connections: AtomicU64,
+    chance: Mutex<Option<Chance>>,
+}
+
+/// Where connections are cut: each has a length of its own in either direction.
+#[derive(Debug, Clone, Copy)]
+struct Chance {
+    seed: u64,
+    bytes_max: u64,
+}
+
+impl Chance {
+    /// The length of a connection's direction; the same for the same seed.
+    fn length(self, connection: u64, direction: Direction) -> u64 {
+        // SplitMix64: every bit of the number counts in every bit of the length.
+        let step = 2 * connection + u64::from(direction == Direction::Down) + 1;
+        let mut bits = self.seed.wrapping_add(step.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (bits ^ (bits >> 31)) % self.bytes_max + 1
+    }
 }
 
 struct Lane {
@@ -100,6 +122,12 @@ impl Lane {
 impl Proxy {
     /// Listens on a free loopback port and forwards to `target`.
     pub async fn start(target: SocketAddr) -> Proxy {
+        Proxy::balance(vec![target]).await
+    }
+
+    /// Listens on a free loopback port and forwards connections to the targets in turn; one that
+    /// does not take a connection is passed over.
+    pub async fn balance(targets: Vec<SocketAddr>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound port");
         let shared = Arc::new(Shared {
@@ -107,8 +135,9 @@ impl Proxy {
             down: Lane::new(),
             cuts: watch::Sender::new(0),
             connections: AtomicU64::new(0),
+            chance: Mutex::new(None),
         });
-        let task = background(accept(listener, target, Arc::clone(&shared)));
+        let task = background(accept(listener, targets, Arc::clone(&shared)));
         Proxy { address, shared, task }
     }
 
@@ -126,6 +155,13 @@ impl Proxy {
     pub fn heal(&self) {
         self.set(Direction::Up, Mode::Forward);
         self.set(Direction::Down, Mode::Forward);
+    }
+
+    /// Cuts every later connection somewhere in its first `bytes_max` bytes of either direction,
+    /// again and again, at places that follow from `seed`; `None` ends that.
+    pub fn cut_by_chance(&self, chance: Option<(u64, u64)>) {
+        let chance = chance.map(|(seed, bytes_max)| Chance { seed, bytes_max });
+        *self.shared.chance.lock().expect("no panic") = chance;
     }
 
     /// Cuts every open connection.
@@ -178,25 +214,39 @@ impl Shared {
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, mut targets: Vec<SocketAddr>, shared: Arc<Shared>) {
     loop {
         let Ok((client, _)) = listener.accept().await else { continue };
-        shared.connections.fetch_add(1, Ordering::SeqCst);
-        background(connection(client, target, Arc::clone(&shared)));
+        let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        background(connection(client, number, targets.clone(), Arc::clone(&shared)));
+        targets.rotate_left(1);
     }
 }
 
-async fn connection(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
+/// The first of the targets that takes a connection.
+async fn connect(targets: Vec<SocketAddr>) -> Option<TcpStream> {
+    for target in targets {
+        if let Ok(server) = TcpStream::connect(target).await {
+            return Some(server);
+        }
+    }
+    None
+}
+
+async fn connection(client: TcpStream, number: u64, targets: Vec<SocketAddr>, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
-    let Ok(server) = TcpStream::connect(target).await else { return };
+    let chance = *shared.chance.lock().expect("no panic");
+    let length = |direction| chance.map_or(u64::MAX, |chance| chance.length(number, direction));
+    let (up, down) = (length(Direction::Up), length(Direction::Down));
+    let Some(server) = connect(targets).await else { return };
     drop(client.set_nodelay(true));
     drop(server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let silent = AtomicBool::new(false);
     let end = tokio::select! {
-        end = pump(&mut from_client, &mut to_server, shared.lane(Direction::Up), &silent) => end,
-        end = pump(&mut from_server, &mut to_client, shared.lane(Direction::Down), &silent) => end,
+        end = pump(&mut from_client, &mut to_server, (shared.lane(Direction::Up), up), &silent) => end,
+        end = pump(&mut from_server, &mut to_client, (shared.lane(Direction::Down), down), &silent) => end,
         _ = cuts.changed() => End::Cut,
     };
     if end == End::Cut {
@@ -215,11 +265,11 @@ enum End {
     Cut,
 }
 
-/// Forwards until one side ends or the mode says cut.
+/// Forwards until one side ends, the mode says cut, or the connection has its length.
 async fn pump(
     from: &mut tcp::OwnedReadHalf,
     to: &mut tcp::OwnedWriteHalf,
-    lane: &Lane,
+    (lane, length): (&Lane, u64),
     silent: &AtomicBool,
 ) -> End {
     let mut piece = vec![0; 16 * 1024];
@@ -242,8 +292,12 @@ async fn pump(
             tokio::time::sleep(time).await;
         }
         let (send, fate) = forwarding(&mode, &mut waiting, forwarded);
-        if to.write_all(&waiting[..send]).await.is_err() {
+        let left = usize::try_from(length - forwarded).unwrap_or(usize::MAX);
+        if to.write_all(&waiting[..send.min(left)]).await.is_err() {
             return End::Closed;
+        }
+        if left <= send {
+            return End::Cut;
         }
         forwarded += send as u64;
         waiting.drain(..send);
