@@ -453,6 +453,8 @@ impl Refusal {
             | Refusal::ResumeTokenInvalid(_)
             | Refusal::InboxNotEmpty { .. }
             | Refusal::InboxRecreated
+            | Refusal::StreamSuperseded
+            | Refusal::StoreEpochChanged
             | Refusal::NoSuchInbox
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
             Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
@@ -469,9 +471,7 @@ impl Refusal {
             | Refusal::SlowConsumer => RecoveryAction::SlowDown,
             Refusal::TargetLocked { .. }
             | Refusal::ResultNotReady { .. }
-            | Refusal::IdentityHeld { .. }
-            | Refusal::StreamSuperseded
-            | Refusal::StoreEpochChanged => RecoveryAction::Wait,
+            | Refusal::IdentityHeld { .. } => RecoveryAction::Wait,
             Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
             | Refusal::StreamAged { .. }

@@ -59,7 +59,7 @@ const MANY: i64 = 100_000;
 /// those figures, and on its own it takes half a minute.
 const MANY_ON_POSTGRES: i64 = 20_000;
 /// Names another number for either store, for example the full one on PostgreSQL.
-const MANY_VARIABLE: &str = "RECEIPTD_T20_DELIVERIES";
+const MANY_VARIABLE: &str = "TESTS_T20_DELIVERIES";
 /// Several times what the full number takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// Batches of a hundred under way at once into each inbox.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Set to `1`, an absent nats-server is a failure and not a skip.
-const REQUIRE: &str = "RECEIPTD_REQUIRE_NATS";
+const REQUIRE: &str = "TESTS_REQUIRE_NATS";
 
 /// A running nats-server with its page for monitoring.
 struct Nats {

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::postgres::{self, Postgres, process::Owned};
 
 /// Set to `1`, an absent PgBouncer is a failure and not a skip.
-pub const REQUIRE: &str = "RECEIPTD_REQUIRE_PGBOUNCER";
+pub const REQUIRE: &str = "TESTS_REQUIRE_PGBOUNCER";
 
 /// A running pooler.
 pub struct PgBouncer {

@@ -31,7 +31,7 @@ use tokio_postgres::{Client, NoTls};
 use process::Owned;
 
 /// Set to `1`, an absent PostgreSQL is a failure and not a skip.
-pub const REQUIRE: &str = "RECEIPTD_REQUIRE_POSTGRES";
+pub const REQUIRE: &str = "TESTS_REQUIRE_POSTGRES";
 
 /// How long a server may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -84,6 +84,7 @@ impl Refusal {
                 "The call has an outcome that is not known to you".to_owned()
             }
             (Asked::Read, _, Some(id)) => format!("Nothing can be told of operation {id}"),
+            (Asked::Read, _, None) if self.is_absence() => "Nothing was found".to_owned(),
             (Asked::Read, _, None) => "The call has no answer".to_owned(),
             (Asked::Stream, _, Some(id)) => format!("The stream of operation {id} has ended"),
             (Asked::Stream, _, None) => "The stream has ended".to_owned(),
@@ -92,16 +93,15 @@ impl Refusal {
         Recovery { action: self.recovery(), text }
     }
 
+    /// Whether what was asked for is not there.
+    fn is_absence(&self) -> bool {
+        matches!(self, Refusal::NoSuchDocument | Refusal::NoSuchInbox | Refusal::NoSuchLock)
+    }
+
     fn next_sentence(&self, id: Option<&OperationId>, asked: Asked) -> &'static str {
         let is_absent = matches!(self, Refusal::NoSuchOperation { .. });
         match (self.recovery(), asked) {
             (RecoveryAction::ShowResult, _) => "Show the result.",
-            (RecoveryAction::Wait, _) if *self == Refusal::StreamSuperseded => {
-                "Do not open it again from two places with one consumer id."
-            }
-            (RecoveryAction::Wait, _) if *self == Refusal::StoreEpochChanged => {
-                "Open the stream without a token."
-            }
             (RecoveryAction::Wait, Asked::Change) => "Wait, then send the same id again.",
             (RecoveryAction::Wait, Asked::Read | Asked::Stream) => "Wait, then ask again.",
             (RecoveryAction::ResubmitSameId, Asked::Read | Asked::Stream) if is_absent => {
@@ -117,14 +117,46 @@ impl Refusal {
             }
             (RecoveryAction::NewIdSafe, _) => "A new instruction may take a new id.",
             (RecoveryAction::ReadCurrentState, _) if *self == Refusal::NoSuchDocument => {
-                "This is how the target is now; decide by that."
+                "That is its current state; decide by it."
             }
             (RecoveryAction::ReadCurrentState, _) => "Read the target as it is now, then decide.",
             (RecoveryAction::Reconcile, _) => "Settle the outcome by evidence.",
             (RecoveryAction::AskHuman, _) => "Ask a person.",
+            // To open it again as it was would end the newer one, and so for ever.
+            (RecoveryAction::FixRequest, _) if *self == Refusal::StreamSuperseded => {
+                "Leave it to the newer stream, or open one with a consumer id of its own."
+            }
+            (RecoveryAction::FixRequest, _) if *self == Refusal::StoreEpochChanged => {
+                "Open the stream without a token."
+            }
             (RecoveryAction::FixRequest, _) => "Correct the request.",
             (RecoveryAction::RequestAccess, _) => "Ask for access.",
             (RecoveryAction::SlowDown, _) => "Send less, or later.",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_end_again_is_not_waited_for() {
+        for (refusal, sentence) in [
+            (Refusal::StreamSuperseded, "Leave it to the newer stream"),
+            (Refusal::StoreEpochChanged, "without a token"),
+        ] {
+            let recovery = refusal.recovery_for(None, Asked::Stream);
+            assert_eq!(recovery.action, RecoveryAction::FixRequest, "{refusal:?}");
+            assert!(recovery.text.contains(sentence), "{}", recovery.text);
+        }
+    }
+
+    #[test]
+    fn absence_is_told_as_what_was_found() {
+        for refusal in [Refusal::NoSuchDocument, Refusal::NoSuchInbox, Refusal::NoSuchLock] {
+            let text = refusal.recovery_for(None, Asked::Read).text;
+            assert!(text.starts_with("Nothing was found: "), "{text}");
         }
     }
 }
