@@ -23,7 +23,7 @@ on_both_stores!(
 
 /// On a connection of its own, in bytes; the stack's floor is 32 KiB. The futures of a build that is
 /// not optimised are larger.
-const STREAM_BYTES_MAX: u64 = if cfg!(debug_assertions) { 64 * 1024 } else { 48 * 1024 };
+const STREAM_BYTES_MAX: u64 = if cfg!(debug_assertions) { 56 * 1024 } else { 48 * 1024 };
 const STREAMS: usize = 400;
 /// Multiplexed, in bytes; the floor is 11 KiB.
 const INBOX_BYTES_MAX: u64 = 18 * 1024;

@@ -211,7 +211,7 @@ async fn each_frame_needs_its_own_permission(store: TestStore) {
     let refused = Session::try_connect(&Caller::anonymous(server.address())).await;
     assert_eq!(Refused::of(&refused.err().expect("refused")).reason, "CREDENTIALS_MISSING");
 
-    let accepted = caller(TOKEN_SUBMITS).submitted(Identity::fresh().append("d", "x")).await;
+    let accepted = caller(TOKEN_SUBMITS).submitted(Identity::fresh().append("before", "x")).await;
     let mut acks = Session::connect(&caller(TOKEN_ACKS)).await;
     acks.ack(1, ack_of("", &[delivery(&accepted).sequence], "")).await;
     match acks.ack_results(1).await.remove(&1) {
