@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("receiptd_descriptor.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .btree_map(".")
+        .codec_path("crate::codec::SmallBuffers")
         // A convenience `connect` of each client would clash with the RPC of that name.
         .build_transport(false)
         // Rare in a message that is kept by value in many places.

@@ -15,6 +15,8 @@ pub mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/receiptd_descriptor.bin"));
 }
 
+mod codec;
+
 #[cfg(feature = "client")]
 pub mod client;
 

@@ -115,13 +115,27 @@ fn checksum(bytes: &[u8]) -> String {
     digest.iter().take(CHECKSUM_LENGTH / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A journal in one file.
+/// A journal in one file. It is free for others when the last clone of its client is dropped and the
+/// call on it that runs then has ended.
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,
     inner: Mutex<Inner>,
     /// Held as long as the journal: the file itself is replaced at times.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The file beside it, locked for this journal.
+#[derive(Debug)]
+struct Lock(File);
+
+/// Released by name: closing the file releases nothing while a copy of its descriptor is open, and a
+/// process that is being started elsewhere in this program has one until it runs its own program.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Where that fails the lock ends with the last copy.
+        let _ = self.0.unlock();
+    }
 }
 
 #[derive(Debug)]
@@ -181,11 +195,11 @@ impl FileJournal {
         let failed = |source| JournalError::Io { path: path.clone(), source };
         let lock_path = beside(&path, ".lock");
         let lock = File::options().create(true).append(true).open(&lock_path).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
+        let lock = match lock.try_lock() {
+            Ok(()) => Lock(lock),
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path)),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
+        };
         let mut file =
             File::options().create(true).read(true).append(true).open(&path).map_err(failed)?;
         let mut text = Vec::new();

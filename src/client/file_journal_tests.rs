@@ -38,6 +38,20 @@ fn two_processes_never_share_a_journal() {
     FileJournal::open(&path).expect("free again");
 }
 
+/// As a program that starts others has it: a new process holds every descriptor for a moment.
+#[test]
+fn a_journal_that_was_closed_is_free_whoever_still_has_a_copy_of_its_lock() {
+    let directory = directory();
+    let path = directory.path().join("journal");
+    let first = FileJournal::open(&path).expect("a new file");
+    let copy = first._lock.0.try_clone().expect("another descriptor");
+    drop(first);
+    let second = FileJournal::open(&path).expect("free again");
+    drop(copy);
+    assert!(matches!(FileJournal::open(&path), Err(JournalError::InUse(_))), "held by the second");
+    drop(second);
+}
+
 /// A crash may leave any beginning of the last line, and nothing of it may count or stop later
 /// ones. What was recorded before is there.
 #[test]

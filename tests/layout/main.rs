@@ -79,6 +79,7 @@ const ROOMS: &[Room] = &[
         ]),
     },
     Room { path: "src/http", uses: Uses::Only(&["http", "engine", "domain", "telemetry"]) },
+    Room { path: "src/codec.rs", uses: Uses::Only(&["codec"]) },
     Room { path: "src/client", uses: Uses::Only(&["client", "proto"]) },
     Room { path: "src/telemetry", uses: Uses::Only(&["telemetry"]) },
     Room { path: "src/config", uses: Uses::Only(&["config", "domain", "telemetry::process"]) },
@@ -112,6 +113,7 @@ const OWNED: &[Owned] = &[
             ("src/server", "hands the services to a listener"),
             ("src/cli", "shows the client's refusals"),
             ("src/lib.rs", "includes the generated protocol"),
+            ("src/codec.rs", "how its messages are buffered"),
         ],
     },
     Owned {

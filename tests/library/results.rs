@@ -12,6 +12,7 @@ use std::{
 
 use receiptd::client::{
     connect::Client,
+    file_journal::FileJournal,
     pauses::Growth,
     reader_state::Stage,
     results::{Freshness, Notice, Received, Results},
@@ -131,6 +132,9 @@ async fn f08_replays_are_recognisable(store: TestStore) {
     assert_eq!(server.a().inbox("editor").await.acked_total, 0);
     drop((first, journal));
 
+    // What was being written when the first one was dropped is written to its end.
+    let free = async || FileJournal::open(&reader).ok().map(drop);
+    eventually("the journal to be free", BOUND, free).await;
     let second = client(server.address(), &reader);
     let told = Arc::new(Told::default());
     let handler = async |received: Received| {

@@ -62,8 +62,9 @@ async fn f14_a_slow_handler_keeps_its_result(store: TestStore) {
         };
         let other = caller.open(request).await.expect("the stream opens");
         for _ in 0..3 {
-            hosted.advance(Duration::from_millis(1_500));
+            // Before the clock moves: an extension that comes in between is one already.
             let before = deadline(&only_delivery(&caller).await);
+            hosted.advance(Duration::from_millis(1_500));
             let extended = async || {
                 let now = deadline(&only_delivery(&caller).await);
                 (now > before).then_some(())

@@ -86,6 +86,7 @@ async fn f41_everybody_comes_back_at_once(store: TestStore) {
         }
     }
     all_caught_up(&all).await;
+    let (handles, memory) = (server.handles(), server.memory());
 
     server.kill();
     proxy.cut_all();
@@ -119,6 +120,13 @@ async fn f41_everybody_comes_back_at_once(store: TestStore) {
     };
     let count = eventually("the results", RESUME_LIMIT, shown).await;
     assert_eq!(count, STREAMS / 50, "each is shown once");
+    // The storm left nothing behind: as many streams cost what they cost before it.
+    if let (Some(handles), Some(memory)) = (handles, memory) {
+        let back = async || server.handles().filter(|now| *now <= handles + handles / 10);
+        eventually("its handles to be closed", RESUME_LIMIT, back).await;
+        let now = server.memory().expect("as before");
+        assert!(now <= memory + memory / 10, "from {memory} to {now} bytes");
+    }
     assert!(tasks.iter().all(|task| !task.is_finished()), "no stream has given up");
     tasks.iter().for_each(|task| task.abort());
 }

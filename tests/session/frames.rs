@@ -11,10 +11,11 @@ use tonic::Code;
 use crate::{
     support::{
         BOUND,
+        answers::delivery,
         client::{Caller, Refused, attempt, sequence, sequences},
         eventually,
         requests::{Identity, into_inbox, until_acked, waiting},
-        server::{TOKEN_READS, TOKEN_RECEIVES, TOKEN_SUBMITS},
+        server::{TOKEN_ACKS, TOKEN_READS, TOKEN_RECEIVES, TOKEN_SUBMITS},
         stores::{TestStore, on_both_stores},
     },
     wire::{Session, ack_of, extension_of, opening},
@@ -209,6 +210,19 @@ async fn each_frame_needs_its_own_permission(store: TestStore) {
     assert_eq!(Refused::of(&refused).reason, "PERMISSION_MISSING");
     let refused = Session::try_connect(&Caller::anonymous(server.address())).await;
     assert_eq!(Refused::of(&refused.err().expect("refused")).reason, "CREDENTIALS_MISSING");
+
+    let accepted = caller(TOKEN_SUBMITS).submitted(Identity::fresh().append("before", "x")).await;
+    let mut acks = Session::connect(&caller(TOKEN_ACKS)).await;
+    acks.ack(1, ack_of("", &[delivery(&accepted).sequence], "")).await;
+    match acks.ack_results(1).await.remove(&1) {
+        Some(Acked::Response(response)) => {
+            assert_eq!(response.results[0].outcome(), AckOutcome::Acked);
+        }
+        other => panic!("not acked: {other:?}"),
+    }
+    acks.open(opening("mine", "me")).await;
+    let error = acks.closed("mine").await.error.expect("an error");
+    assert_eq!(error.metadata["permission"], "receive");
 
     let mut submits = Session::connect(&caller(TOKEN_SUBMITS)).await;
     submits.open(opening("mine", "me")).await;

@@ -28,6 +28,8 @@ pub const TOKEN_B: &str = "token-of-account-b-0123456789abcdef";
 pub const TOKEN_SUBMITS: &str = "token-of-account-a-that-submits-0123";
 /// A token of account `a` that may only receive.
 pub const TOKEN_RECEIVES: &str = "token-of-account-a-that-receives-0123";
+/// A token of account `a` that may only ack.
+pub const TOKEN_ACKS: &str = "token-of-account-a-that-acks-0123";
 /// A token of account `a` that may only read.
 pub const TOKEN_READS: &str = "token-of-account-a-that-reads-0123";
 
@@ -112,6 +114,11 @@ impl Server {
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
         let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
         Some(kibibytes * 1024)
+    }
+
+    /// Open files and sockets, where the system tells.
+    pub fn handles(&self) -> Option<usize> {
+        Some(std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).ok()?.count())
     }
 
     /// Kills it at once, as a crash would.

@@ -225,7 +225,8 @@ mod tests {
 
     #[test]
     fn what_is_due_for_longest_goes_first() {
-        let cases: [(&[(i64, i64)], &[(i64, i64)], &[i64]); 7] = [
+        type Numbered = &'static [(i64, i64)];
+        let cases: [(Numbered, Numbered, &[i64]); 7] = [
             (&[], &[], &[]),
             (&[(2, 10), (3, 11)], &[(1, 9)], &[1, 2, 3]),
             // Failed: behind all that waited before its backoff ended, before what came later.
