@@ -122,7 +122,7 @@ pub struct FileJournal {
     path: PathBuf,
     inner: Mutex<Inner>,
     /// Held as long as the journal: the file itself is replaced at times.
-    lock: Lock,
+    _lock: Lock,
 }
 
 /// The file beside it, locked for this journal.
@@ -211,7 +211,7 @@ impl FileJournal {
         // What was read may have been written without having reached the disk.
         file.sync_all().and_then(|()| sync_directory(&path)).map_err(failed)?;
         let inner = Inner { file, ledger, bytes, held, broken: false };
-        Ok(FileJournal { path, inner: Mutex::new(inner), lock })
+        Ok(FileJournal { path, inner: Mutex::new(inner), _lock: lock })
     }
 
     /// Where it is.

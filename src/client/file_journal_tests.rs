@@ -44,7 +44,7 @@ fn a_journal_that_was_closed_is_free_whoever_still_has_a_copy_of_its_lock() {
     let directory = directory();
     let path = directory.path().join("journal");
     let first = FileJournal::open(&path).expect("a new file");
-    let copy = first.lock.0.try_clone().expect("another descriptor");
+    let copy = first._lock.0.try_clone().expect("another descriptor");
     drop(first);
     let second = FileJournal::open(&path).expect("free again");
     drop(copy);
