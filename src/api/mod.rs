@@ -10,6 +10,7 @@ mod by_hand;
 pub mod convert;
 mod deadline;
 mod documents;
+mod fields;
 mod gate;
 pub mod health;
 mod inboxes;

@@ -11,7 +11,7 @@ use std::{
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::convert::times;
+use super::{convert::times, fields::Kind};
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
@@ -117,6 +117,17 @@ pub fn draining_trailers() -> http::HeaderMap {
     // A status of ours has plain text only; a failure would leave the trailers empty.
     let _ = status.add_header(&mut trailers);
     trailers
+}
+
+/// A message that is not decoded, because of how many fields it has.
+pub fn too_many_fields(kind: Kind, limit: u32) -> Status {
+    let problem = format!("has more than {limit} fields in one message; send less at once");
+    let asked = match kind {
+        Kind::Call => Asked::Change,
+        Kind::Session => Asked::Stream,
+    };
+    // No time is told with it.
+    Refused::from(Invalid::new("request", problem)).into_status(asked, Timestamp(0))
 }
 
 /// Gives an error that the framework made before any handler of ours ran the code and the

@@ -23,6 +23,7 @@ use tower::{layer::layer_fn, util::MapRequestLayer};
 use super::{
     Api,
     auth::{self, Access},
+    fields,
     gate::{Gate, Hosts},
     health::Health,
     shutdown::UntilDrain,
@@ -111,7 +112,8 @@ where
         .layer(layer_fn(move |inner| Gate::new(inner, hosts, origins.clone())))
         // Behind the gate: it answers 400 to whatever else comes over HTTP/1.1 (gotcha 3).
         .layer(GrpcWebLayer::new())
-        .layer(identify);
+        .layer(identify)
+        .layer(MapRequestLayer::new(fields::bound));
     // tonic knows one age for all connections of a server: so there is a server for each age, and
     // connections are dealt to them in turn.
     let (hands, servers): (Vec<_>, Vec<_>) = ages(keeping.age)

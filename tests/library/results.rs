@@ -13,10 +13,13 @@ use std::{
 use receiptd::client::{
     connect::Client,
     file_journal::FileJournal,
+    inbox::ReaderError,
     pauses::Growth,
     reader_state::Stage,
-    results::{Freshness, Notice, Received, Results},
+    results::{Freshness, Notice, Received, Results, StreamError},
 };
+
+use tokio::sync::Notify;
 
 use crate::{
     append, client,
@@ -32,6 +35,7 @@ use crate::{
 on_both_stores!(
     f08_replays_are_recognisable,
     f11_the_ack_never_arrived,
+    whoever_is_taken_over_does_not_take_back,
     f42_a_silent_network_is_noticed_and_a_quiet_stream_is_not_cut,
 );
 
@@ -175,6 +179,50 @@ async fn f11_the_ack_never_arrived(store: TestStore) {
     assert_eq!(told.results(), [(1, ids[0].clone(), Freshness::New)], "the handler ran once");
     let inbox = server.a().inbox("editor").await;
     assert_eq!((inbox.pending, inbox.in_flight, inbox.acked_total), (0, 0, 1));
+}
+
+/// Two programs with one consumer id: the newer one goes on, and the older one ends.
+async fn whoever_is_taken_over_does_not_take_back(store: TestStore) {
+    let server = store.serve(&[]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (older, newer) = (Arc::new(Told::default()), Arc::new(Told::default()));
+    let (first, second) = (
+        client(server.address(), &directory.path().join("older")),
+        client(server.address(), &directory.path().join("newer")),
+    );
+    let opened = async |told: &Told| {
+        let open = async || (told.opened.load(Ordering::SeqCst) > 0).then_some(());
+        eventually("the stream to open", BOUND, open).await;
+    };
+    let note = |told: &Arc<Told>| {
+        let told = told.clone();
+        move |received: Received| {
+            told.result(&received);
+            std::future::ready(Ok::<(), String>(()))
+        }
+    };
+    let (ended, was_over) = (results(&first, &older).stream(note(&older)), Notify::new());
+    let taking_over = async {
+        opened(&older).await;
+        let end = async {
+            within("the older one to end", was_over.notified()).await;
+            queue(&server, &directory.path().join("writer"), 1).await;
+            acked(&server, 1).await;
+        };
+        results(&second, &newer).stream_until(end, note(&newer)).await
+    };
+    let ending = async {
+        let ended = ended.await;
+        was_over.notify_one();
+        ended
+    };
+    let (ended, went_on) = tokio::join!(ending, taking_over);
+    let superseded = matches!(ended, Err(StreamError::Reader(ReaderError::Superseded(_))));
+    assert!(superseded, "{ended:?}");
+    went_on.expect("it was asked to end");
+    assert_eq!((older.numbers(), newer.numbers()), (vec![], vec![1]));
+    let openings = [&older, &newer].map(|told| told.opened.load(Ordering::SeqCst));
+    assert_eq!(openings, [1, 1], "neither is opened again");
 }
 
 async fn f42_a_silent_network_is_noticed_and_a_quiet_stream_is_not_cut(store: TestStore) {

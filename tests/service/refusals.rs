@@ -291,6 +291,37 @@ async fn what_the_framework_refuses_is_explained() {
     }
 }
 
+/// Two bytes on the wire for each of some hundred in memory: refused before that memory is taken.
+#[tokio::test]
+async fn a_request_of_too_many_fields_is_never_decoded() {
+    let hosted = host(Access::Local, Config::default()).await;
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let id = fresh_id();
+    let mut requests = vec![append(&id, "notes/a")];
+    requests.resize(2_000_000, <_>::default());
+    let submits = proto::BatchSubmitOperationsRequest { requests };
+    let refused = operations.batch_submit_operations(submits).await.expect_err("refused");
+    let (code, reason, metadata) = told(&refused);
+    assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "INVALID_FIELD"));
+    let value = |name: &str| metadata.get(name).map(String::as_str);
+    assert_eq!((value("field"), value("outcome")), (Some("request"), Some("NO_EFFECT")));
+    assert_eq!(value("recovery"), Some("FIX_REQUEST"));
+    let sentence = sentence(&refused);
+    assert!(
+        sentence.starts_with("The call had no effect: request has more than 10000"),
+        "{sentence}"
+    );
+    let get = proto::GetOperationRequest { operation_id: id, ..<_>::default() };
+    let answer = operations.get_operation(get).await.expect("the connection is still there");
+    assert!(answer.into_inner().operation.is_none(), "nothing of it was done");
+    // What is one too many for the service, and not for this limit, is refused by the service.
+    let requests = vec![<_>::default(); 101];
+    let submits = proto::BatchSubmitOperationsRequest { requests };
+    let refused = operations.batch_submit_operations(submits).await.expect_err("refused");
+    let (_, _, metadata) = told(&refused);
+    assert_eq!(metadata.get("field").map(String::as_str), Some("requests"));
+}
+
 #[tokio::test]
 async fn a_store_that_takes_no_writes_is_not_ready() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};

@@ -193,6 +193,14 @@ async fn a_frame_that_belongs_nowhere_ends_the_session(store: TestStore) {
         );
         assert_eq!(refused.value("field"), field);
     }
+    // So many items that they are not even decoded: small on the wire, and large in memory.
+    let mut session = Session::connect(&server.a()).await;
+    session
+        .send(Some(Asks::Submit(SessionSubmit { items: vec![Default::default(); 10_001] })))
+        .await;
+    let refused = Refused::of(&session.end().await.1);
+    assert_eq!((refused.code, refused.reason.as_str()), (Code::InvalidArgument, "INVALID_FIELD"));
+    assert_eq!((refused.value("field"), refused.value("outcome")), ("request", "NO_EFFECT"));
     // Beyond the limit of a message.
     let mut session = Session::connect(&server.a()).await;
     let mut request = Identity::fresh().append("d", "x");

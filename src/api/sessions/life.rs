@@ -354,6 +354,8 @@ impl Session {
                 self.sources.inboxes.clear();
                 Ok(())
             }
+            // Refused before it was decoded.
+            Some(Err(status)) if !status.details().is_empty() => Err(End::Broken(status)),
             // Without words of ours: the client reset the stream, or its connection broke.
             Some(Err(status)) => Err(explained(&status).map_or(End::Gone, End::Broken)),
         }
