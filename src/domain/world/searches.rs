@@ -107,8 +107,8 @@ impl World {
         Ok(waiters)
     }
 
-    /// What an inbox can send now, what is due for longest first (see [`in_order`]); and the highest
-    /// number up to which nothing fresh remains.
+    /// What an inbox can send now, what is due for longest first; and the highest number up to which
+    /// nothing fresh remains.
     pub fn deliverable(&self, key: &InboxKey) -> Result<(Vec<DeliveryKey>, i64), Unloaded> {
         let search = self.fresh.get(key);
         let missing = || unloaded(Need::Deliverable(key.clone(), 1));
