@@ -228,7 +228,7 @@ async fn an_inbox_offers_what_returned_and_what_is_fresh() {
     let found =
         run(&store, needs, move |world| Ok((world.deliverable(&key)?, world.held(&key, &phone)?)));
     let ((deliverable, end), held) = found.await.expect("reads").value;
-    assert_eq!(deliverable, [1, 3, 8, 9].map(|sequence| delivery_key("default", sequence)));
+    assert_eq!(deliverable, [8, 9, 3, 1].map(|sequence| delivery_key("default", sequence)));
     assert_eq!(end, 9);
     assert_eq!(held, [delivery_key("default", 4)]);
     store.close().await;
