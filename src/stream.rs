@@ -149,7 +149,7 @@ pub enum Frame {
     },
     /// Results.
     Deliveries {
-        /// By number within one attempt.
+        /// What is due for longest first; equals by number.
         results: Vec<Sending>,
         /// Everything up to here was sent.
         resume_token: String,

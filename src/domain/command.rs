@@ -362,7 +362,7 @@ pub enum Reply {
     },
     /// To [`Command::Offer`] of a stream whose lease ended; nothing was done. What it held came back.
     Lapsed,
-    /// To [`Command::Offer`] and [`Command::Pull`], by number within each kind.
+    /// To [`Command::Offer`] and [`Command::Pull`], in the order of sending.
     Offered {
         /// What is in flight now.
         deliveries: Vec<Delivery>,

@@ -338,7 +338,11 @@ pub(super) fn give_back(
     let backoff = || backoff(world.policy(), spent, world.jitter(), sequence);
     let (available, text) = match why {
         // No failure: due since it was queued, so that a reader that reconnects sees the old first.
-        Why::StreamEnded if delivery.returns == 0 => (delivery.queue_time, "its stream ended"),
+        Why::StreamEnded if delivery.returns == 0 && spent == 1 => {
+            (delivery.queue_time, "its stream ended")
+        }
+        // Due at once as well, but an earlier attempt failed: behind all that waits by now.
+        Why::StreamEnded if delivery.returns == 0 => (now, "its stream ended"),
         Why::StreamEnded => (now + backoff(), "its stream ended"),
         Why::DeadlineMissed => (now + backoff(), "its ack deadline passed"),
         // The named delay takes the place of the backoff, and leaves time for the attempt.

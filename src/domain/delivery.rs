@@ -126,7 +126,7 @@ pub struct Delivery {
     /// When it was queued.
     pub queue_time: Timestamp,
     /// While PENDING after an attempt or a redrive: from when it may be sent again, which is the
-    /// moment it was queued where no attempt failed; absent otherwise.
+    /// moment it was queued where only the stream of its first attempt ended; absent otherwise.
     pub available_time: Option<Timestamp>,
     /// While IN_FLIGHT: until when this attempt may be acked; absent otherwise.
     pub ack_deadline: Option<Timestamp>,

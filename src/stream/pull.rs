@@ -51,7 +51,7 @@ pub struct PullPage {
 /// A page.
 #[derive(Debug)]
 pub struct Pulled {
-    /// By number within each kind: first those that were sent before.
+    /// In the order of sending: due for longest first.
     pub results: Vec<Sending>,
     /// How many of the inbox's results wait.
     pub pending: i64,

@@ -177,13 +177,11 @@ impl Life {
         self.progress.backlog() == Backlog::Sending && self.known.pending == 0
     }
 
-    /// What was shown here and waits to be shown again, by number.
+    /// What was shown here and waits to be shown again.
     async fn returned_here(&mut self) -> Result<Vec<i64>, Fault> {
         let (store, keys) = (self.engine.store().clone(), self.shown_keys());
         let rows = self.read(Box::pin(async move { store.deliveries(&keys).await })).await?;
-        let waiting = rows.iter().filter(|row| row.state == DeliveryState::Pending);
-        let most = usize::try_from(OFFER_MAX).unwrap_or(usize::MAX);
-        Ok(waiting.map(|row| row.key.sequence).take(most).collect())
+        Ok(first_due(&rows))
     }
 
     pub(super) fn shown_keys(&self) -> Vec<DeliveryKey> {
@@ -420,10 +418,42 @@ fn ended(inbox: &Inbox) -> i64 {
     inbox.acked_total + inbox.expired_total + inbox.dead_total
 }
 
+/// The numbers of those that wait, as many as one offer takes. Those that are due first: what backs
+/// off for long keeps no place of one that is due (contract section 7).
+fn first_due(rows: &[Delivery]) -> Vec<i64> {
+    let mut waiting: Vec<&Delivery> =
+        rows.iter().filter(|row| row.state == DeliveryState::Pending).collect();
+    waiting.sort_by_key(|row| row.due_since());
+    let most = usize::try_from(OFFER_MAX).unwrap_or(usize::MAX);
+    waiting.into_iter().map(|row| row.key.sequence).take(most).collect()
+}
+
 pub(super) fn operation_keys(deliveries: &[Delivery]) -> Vec<OperationKey> {
     let mut keys: Vec<OperationKey> = deliveries.iter().map(Delivery::operation_key).collect();
     // Two outcomes of one operation name it twice.
     keys.sort();
     keys.dedup();
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::ids::Timestamp, stream::testing::delivery};
+
+    #[test]
+    fn what_backs_off_for_long_keeps_no_place_of_one_that_is_due() {
+        let waiting = |sequence: i64, available: i64| Delivery {
+            available_time: Some(Timestamp(available)),
+            ..delivery(sequence, DeliveryState::Pending)
+        };
+        let mut rows: Vec<Delivery> = (1..=OFFER_MAX).map(|number| waiting(number, 900)).collect();
+        rows.push(delivery(OFFER_MAX + 1, DeliveryState::InFlight));
+        rows.push(waiting(OFFER_MAX + 2, 20));
+        rows.push(waiting(OFFER_MAX + 3, 10));
+        let chosen = first_due(&rows);
+        assert_eq!(chosen[..3], [OFFER_MAX + 3, OFFER_MAX + 2, 1]);
+        assert_eq!(chosen.len(), 200, "one offer takes no more");
+        assert!(first_due(&[]).is_empty());
+    }
 }

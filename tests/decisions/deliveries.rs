@@ -114,12 +114,13 @@ fn what_failed_goes_behind_all_that_waited_before_its_pause_ended() {
     // 4 waits since the beginning, 1 since its pause ended, 5 since now.
     assert_eq!(offered(&mut memory, "c", epoch, 9), [(4, 1), (1, 2), (5, 1)]);
     assert_eq!(memory.inboxes[&inbox("default")].offered, 5);
-    // What came back with its first stream is due since it was queued.
+    // What came back with the stream of its first attempt is due since it was queued; 1 failed before.
     opened(&mut memory, "d", 10);
+    memory.advance(Span::seconds(1));
     memory.run(&close("default", "c", epoch)).expect("closes");
     let epoch = opened(&mut memory, "e", 10);
     let order = offered(&mut memory, "e", epoch, 9);
-    assert_eq!(order, [(1, 3), (2, 2), (3, 2), (4, 2), (5, 2)], "by number after a reconnect");
+    assert_eq!(order, [(2, 2), (3, 2), (4, 2), (5, 2), (1, 3)], "by number after a reconnect");
 }
 
 #[test]
@@ -179,6 +180,31 @@ fn a_stream_without_credit_gets_only_what_it_names_and_what_came_back() {
     assert_eq!(again(&mut memory, 0, &[3]), [], "a lease alone");
     memory.advance(Span::hours(1));
     assert_eq!(again(&mut memory, 9, &[3]), [], "past its window");
+}
+
+#[test]
+fn what_is_named_comes_again_in_the_order_of_sending() {
+    let mut memory = Memory::new(Policy::default());
+    let now = memory.now;
+    for number in 1..=2 {
+        submitted(&mut memory, append(&number.to_string(), now));
+    }
+    let epoch = opened(&mut memory, "c", 2);
+    assert_eq!(offered(&mut memory, "c", epoch, 2), [(1, 1), (2, 1)]);
+    memory.advance(Span::seconds(30));
+    for number in [2, 1] {
+        let key = delivery("default", number);
+        let operation_id = operation(&number.to_string()).id;
+        memory.run(&Command::SweepDelivery { key, operation_id }).expect("returns");
+        memory.advance(Span::seconds(2));
+    }
+    let Ok(Reply::Offered { deliveries, .. }) =
+        memory.run(&offer_again("default", "c", epoch, 2, &[1, 2]))
+    else {
+        panic!("not offered");
+    };
+    let numbers: Vec<i64> = deliveries.iter().map(|row| row.key.sequence).collect();
+    assert_eq!(numbers, [2, 1], "2 was due first");
 }
 
 #[test]

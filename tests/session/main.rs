@@ -3,9 +3,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/hosted.rs"]
+mod hosted;
+
 mod answers;
 mod credit;
 mod ends;
+mod failing;
 mod flood;
 mod frames;
 mod wire;

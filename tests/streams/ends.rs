@@ -7,7 +7,7 @@ use receiptd::{
     stream::{Frame, StreamSettings},
 };
 
-use crate::{commands::inbox, last, opened, policy, results, running, settings};
+use crate::{last, opened, policy, results, running, settings};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_are_honest() {
@@ -33,12 +33,21 @@ async fn ends_are_honest() {
     // One that reads nothing.
     running.submit_many(10, 400).await;
     let mut frames = running.open("me", 256, "").await.expect("opens");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(running.row().await.consumers.len(), 1);
+    // Nothing is read before everything has been given back.
+    let given_back = async {
+        loop {
+            let row = running.row().await;
+            if (row.in_flight, row.consumers.len()) == (0, 0) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let bound = Duration::from_secs(20);
+    tokio::time::timeout(bound, given_back).await.expect("all is given back");
     let end = last(&mut frames).await;
     assert!(matches!(end, Err(Refusal::SlowConsumer)), "{end:?}");
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let row = running.engine.store().inbox(&inbox("default")).await.expect("read").expect("a row");
-    assert_eq!((row.in_flight, row.consumers.len()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -183,8 +183,12 @@ impl World {
 
 /// Deliveries in the order of their sending: due for longest first, then by number. What failed is
 /// due when its backoff ends, behind all that waited before that moment: it holds nothing back
-/// (contract section 7). What came back because its stream ended for the first time is due since it
-/// was queued, so that a reader that reconnects sees numbers in their order.
+/// (contract section 7). What came back because the stream of its first attempt ended is due since it
+/// was queued, so that a reader that reconnects sees numbers in their order; from the second attempt
+/// on it ranks like what failed, so that a result on which streams end each time starves nothing.
+///
+/// Both lists may be pages of their search: fresh ones by number, returned ones by this order. As
+/// many of the merge as one page holds are then a prefix of the whole order.
 ///
 /// Fresh ones stay in the order of their numbers, whatever the store's clock did: the inbox's cursor
 /// passes over them in that order.

@@ -201,7 +201,7 @@ pub(super) const RETURNED: &str = concat!(
      ORDER BY available_time, sequence LIMIT ?5"
 );
 
-/// Returned deliveries that may be sent again: those available for longest, by number.
+/// Returned deliveries that may be sent again: those available for longest.
 fn returned(
     connection: &Connection,
     key: &InboxKey,
