@@ -101,6 +101,7 @@ async fn while_nobody_can_listen_results_come_by_polling() {
     proxy.set(Direction::Down, Mode::Swallow);
     submit(&a.a(), "editor").await;
     assert_eq!(sequences(&reader.results(1).await), [1]);
+    a.a().ack("editor", &[1]).await.expect("acked");
     let tries = proxy.connections();
     proxy.cut_all();
     let cut = Instant::now();

@@ -52,10 +52,12 @@ impl Shared {
         tokio::task::block_in_place(|| Server::serve(&url, flags))
     }
 
-    /// The server's processes for connections that listen and wait for news.
+    /// The server's processes for connections that listen and wait for news; now and then they ask
+    /// whether they still do.
     async fn listeners(&self) -> Vec<i32> {
         let text = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()
-            AND query = 'LISTEN receiptd_hints' AND state = 'idle' ORDER BY pid";
+            AND (query = 'LISTEN receiptd_hints' OR query LIKE '%pg_listening_channels()%')
+            AND state = 'idle' AND pid <> pg_backend_pid() ORDER BY pid";
         let rows = self.beside.query(text, &[]).await.expect("the server's processes");
         rows.iter().map(|row| row.get(0)).collect()
     }
