@@ -148,11 +148,6 @@ impl Policy {
                         results can still be acked is in use"
                 .to_owned());
         }
-        if self.start_deadline > self.record_retention {
-            return Err("start_deadline must not be longer than record_retention: no submit may \
-                        ask for as much"
-                .to_owned());
-        }
         if self.backoff_first > self.backoff_limit {
             return Err("backoff_first must not be longer than backoff_limit".to_owned());
         }
@@ -198,10 +193,6 @@ mod tests {
         let policy = Policy { retry_budget: 0, ..Policy::default() };
         assert!(policy.check().expect_err("range").contains("retry_budget"));
         for (policy, named) in [
-            (
-                Policy { start_deadline: Span::days(30) + Span(1), ..Policy::default() },
-                "start_deadline must not be longer than record_retention: ",
-            ),
             (Policy { result_bytes_max: 0, ..Policy::default() }, "result_bytes_max"),
             (
                 Policy { result_bytes_max: RESULT_BYTES_LIMIT + 1, ..Policy::default() },
@@ -217,8 +208,6 @@ mod tests {
         ] {
             assert!(policy.check().expect_err("range").contains(named), "{named}");
         }
-        let as_long = Policy { start_deadline: Span::days(30), ..Policy::default() };
-        assert_eq!(as_long.check(), Ok(()));
         let none_inline = Policy { inline_payload_bytes_max: 0, ..Policy::default() };
         assert_eq!(none_inline.check(), Ok(()));
     }
