@@ -1,7 +1,8 @@
-//! The answer is lost on the way to the reader: F06, F08, F09.
+//! The answer is lost on the way to the reader, or the reader comes back beside itself: F06, F08,
+//! F09, F44.
 
 use receiptd::proto::{
-    AckOutcome, StreamDeliveriesRequest, delivery::State as DeliveryState,
+    AckOutcome, DeliveredResult, StreamDeliveriesRequest, delivery::State as DeliveryState,
     stream_deliveries_response::Frame,
 };
 use tonic::{Code, Status};
@@ -21,6 +22,7 @@ on_both_stores!(
     f06_written_to_the_socket_is_not_delivered,
     f08_replays_are_recognisable,
     f09_a_token_of_another_inbox_or_a_mangled_one_is_refused,
+    f44_a_second_stream_replaces_the_first,
 );
 
 async fn f06_written_to_the_socket_is_not_delivered(store: TestStore) {
@@ -150,4 +152,39 @@ async fn refusal(caller: &Caller, inbox: &str, token: &str) -> Status {
         Err(status) => status,
         Ok(mut reader) => reader.frame().await.expect_err("refused before any frame"),
     }
+}
+
+async fn f44_a_second_stream_replaces_the_first(store: TestStore) {
+    let server = store.serve(&[]);
+    let proxy = Proxy::start(server.address()).await;
+    let caller = server.a();
+    for line in ["one", "two", "three"] {
+        caller.submitted(into_inbox(Identity::fresh().append("d1", line), "editor")).await;
+    }
+    let half_open = Caller::new(proxy.address(), TOKEN_A);
+    let mut first = half_open.reader("editor", "installation-1", "").await;
+    assert_eq!(sequences(&first.backlog().await), [1, 2, 3]);
+    // Neither side learns that the other is gone.
+    proxy.set(Direction::Up, Mode::Swallow);
+    proxy.set(Direction::Down, Mode::Swallow);
+
+    let mut second = server.a().reader("editor", "installation-1", &first.token).await;
+    let again = second.backlog().await;
+    let shown = |results: &[DeliveredResult]| -> Vec<(i64, i32, bool)> {
+        results.iter().map(|it| (sequence(it), attempt(it), it.redelivered)).collect()
+    };
+    assert_eq!(shown(&again), [(1, 2, true), (2, 2, true), (3, 2, true)], "at once");
+    caller.submitted(into_inbox(Identity::fresh().append("d1", "four"), "editor")).await;
+    assert_eq!(shown(&second.results(1).await), [(4, 1, false)], "not first into the old one");
+    let inbox = caller.inbox("editor").await;
+    assert_eq!((inbox.consumers.len(), inbox.in_flight, inbox.pending), (1, 4, 0));
+
+    let mut third = server.a().reader("editor", "installation-1", &second.token).await;
+    assert_eq!(Refused::of(&second.end().await).reason, "STREAM_SUPERSEDED");
+    // Those that come back for the second time wait for their pause, each for its own.
+    let mut again = shown(&third.backlog().await);
+    again.sort_unstable();
+    assert_eq!(again, [(1, 3, true), (2, 3, true), (3, 3, true), (4, 2, true)]);
+    let acked = caller.ack("editor", &[1, 2, 3, 4]).await.expect("acked");
+    assert_eq!(acked, [AckOutcome::Acked; 4]);
 }

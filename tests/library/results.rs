@@ -1,4 +1,4 @@
-//! F08 and F11 as an application meets them: what a handler and the notices tell.
+//! F08, F11 and F34 as an application meets them: what a handler and the notices tell.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use receiptd::client::{
-    connect::Client,
-    file_journal::FileJournal,
-    inbox::ReaderError,
-    pauses::Growth,
-    reader_state::Stage,
-    results::{Freshness, Notice, Received, Results, StreamError},
+use receiptd::{
+    client::{
+        connect::Client,
+        file_journal::FileJournal,
+        inbox::ReaderError,
+        pauses::Growth,
+        reader_state::Stage,
+        results::{Freshness, Notice, Received, Results, StreamError},
+    },
+    proto::GapCause,
 };
 
 use tokio::sync::Notify;
@@ -35,6 +38,7 @@ use crate::{
 on_both_stores!(
     f08_replays_are_recognisable,
     f11_the_ack_never_arrived,
+    f34_a_cursor_older_than_what_is_kept_is_told_and_read_on,
     whoever_is_taken_over_does_not_take_back,
     f42_a_silent_network_is_noticed_and_a_quiet_stream_is_not_cut,
 );
@@ -47,6 +51,7 @@ const TWO_KEEPALIVES: Duration = Duration::from_secs(60);
 struct Told {
     results: Mutex<Vec<(i64, String, Freshness)>>,
     again: Mutex<BTreeMap<i64, (String, Stage)>>,
+    gaps: Mutex<Vec<(i64, i64, GapCause)>>,
     opened: AtomicUsize,
 }
 
@@ -76,6 +81,10 @@ fn results_of(inbox: &str, client: &Client, told: &Arc<Told>) -> Results {
         match notice {
             Notice::Opened(_) => {
                 told.opened.fetch_add(1, Ordering::SeqCst);
+            }
+            Notice::Gap(gap) => {
+                let told_gap = (gap.first_sequence, gap.last_sequence, gap.cause());
+                told.gaps.lock().expect("no panic").push(told_gap);
             }
             Notice::AlreadySeen(again) => {
                 let seen = (again.operation_id, again.stage);
@@ -159,6 +168,47 @@ async fn f08_replays_are_recognisable(store: TestStore) {
     let expected: BTreeMap<i64, (String, Stage)> =
         (1..=3).zip(ids.into_iter().map(|id| (id, Stage::Handled))).collect();
     assert_eq!(again, expected, "the same numbers and operations, as already seen");
+}
+
+async fn f34_a_cursor_older_than_what_is_kept_is_told_and_read_on(store: TestStore) {
+    let flags = ["--admission-window=5s", "--record-retention=6s", "--tombstone-retention=7s"];
+    let server = store.serve(&flags);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (writer, reader) = (directory.path().join("writer"), directory.path().join("reader"));
+    queue(&server, &writer, 1).await;
+    let read_until = async |told: &Arc<Told>, count: i64| {
+        let client = client(server.address(), &reader);
+        let handler = async |received: Received| {
+            told.result(&received);
+            Ok::<(), String>(())
+        };
+        let caller = server.a();
+        let end = async {
+            let all = async || {
+                let inbox = caller.inbox("editor").await;
+                (inbox.acked_total == count && inbox.in_flight == 0).then_some(())
+            };
+            eventually("the acks", BOUND, all).await;
+        };
+        results(&client, told).stream_until(end, &handler).await.expect("it was asked to end");
+    };
+    let told = Arc::new(Told::default());
+    read_until(&told, 1).await;
+    assert_eq!(told.numbers(), [1]);
+
+    // What comes while nobody reads is acked by another, and its rows go.
+    queue(&server, &writer, 50).await;
+    let caller = server.a();
+    caller.ack("editor", &(2..=51).collect::<Vec<i64>>()).await.expect("acked");
+    let purged = async || (caller.inbox("editor").await.kept_from_sequence == 52).then_some(());
+    eventually("everything to be purged", BOUND * 3, purged).await;
+    let live = queue(&server, &writer, 1).await.remove(0);
+
+    let told = Arc::new(Told::default());
+    read_until(&told, 52).await;
+    assert_eq!(told.results(), [(52, live, Freshness::New)], "and then it streams");
+    assert_eq!(*told.gaps.lock().expect("no panic"), [(2, 51, GapCause::Purged)], "told once");
+    assert_eq!(told.opened.load(Ordering::SeqCst), 1, "nothing was opened anew for it");
 }
 
 async fn f11_the_ack_never_arrived(store: TestStore) {
