@@ -256,7 +256,12 @@ impl Pair {
         self.proxy.triggered(Direction::Down, self.cuts[0]).await;
         self.proxy.triggered(Direction::Up, self.cuts[1]).await;
         let settled = i64::from(cut == Cut::AnswerLost);
-        assert_eq!(self.batches().await, (before.0 + 1, before.1 + settled), "{what}: batches");
+        let (batches, settled_now) = self.batches().await;
+        assert_eq!(settled_now, before.1 + settled, "{what}: settled");
+        // A lost transaction that has not come to its batch's row yet still holds its ids: settling
+        // then writes the row alone, which ends the lost one, and the command has a batch of its own.
+        let most = if cut == Cut::AnswerLost { 1 } else { 2 };
+        assert!((1..=most).contains(&(batches - before.0)), "{what}: {before:?} to {batches}");
         rows::compare_rows(&self.model, self.engine.store()).await;
     }
 
