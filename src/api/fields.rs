@@ -14,6 +14,7 @@ use http_body::{Frame, SizeHint};
 use tonic::{Status, body::Body};
 
 use super::status;
+use crate::domain::refusal::Asked;
 
 /// Fields of one message with those of the messages in it. The fullest ones that the services take
 /// have half of it: 1,000 acks with all their fields, 100 submits with all their labels.
@@ -44,6 +45,15 @@ pub enum Kind {
     Session,
 }
 
+impl Kind {
+    fn asked(self) -> Asked {
+        match self {
+            Kind::Call => Asked::Change,
+            Kind::Session => Asked::Stream,
+        }
+    }
+}
+
 /// A request's body, counted on its way.
 struct Bounded {
     body: Body,
@@ -63,7 +73,10 @@ impl http_body::Body for Bounded {
             && let Some(data) = frame.data_ref()
             && self.scan.take(data) == Fields::TooMany
         {
-            return Poll::Ready(Some(Err(status::too_many_fields(self.scan.kind, FIELDS_MAX))));
+            return Poll::Ready(Some(Err(status::too_many_fields(
+                self.scan.kind.asked(),
+                FIELDS_MAX,
+            ))));
         }
         Poll::Ready(frame)
     }

@@ -11,7 +11,7 @@ use std::{
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{convert::times, fields::Kind};
+use super::convert::times;
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
@@ -120,12 +120,8 @@ pub fn draining_trailers() -> http::HeaderMap {
 }
 
 /// A message that is not decoded, because of how many fields it has.
-pub fn too_many_fields(kind: Kind, limit: u32) -> Status {
+pub fn too_many_fields(asked: Asked, limit: u32) -> Status {
     let problem = format!("has more than {limit} fields in one message; send less at once");
-    let asked = match kind {
-        Kind::Call => Asked::Change,
-        Kind::Session => Asked::Stream,
-    };
     // No time is told with it.
     Refused::from(Invalid::new("request", problem)).into_status(asked, Timestamp(0))
 }
@@ -352,6 +348,7 @@ mod tests {
         ids::{Account, Span, Target},
         intent::{IntentPart, LockMode},
         lock::{Holder, Lock, TargetKey},
+        operation::OperationState,
         refusal::TokenFault,
         standing::Standing,
     };
@@ -381,6 +378,11 @@ mod tests {
         vec![
             (Refusal::Invalid(Invalid::new("f", "is wrong")), Code::InvalidArgument),
             (Refusal::UnknownAction { known: vec!["x".into()] }, Code::InvalidArgument),
+            (
+                Refusal::ResultNotKept { state: OperationState::Applied, size: None },
+                Code::FailedPrecondition,
+            ),
+            (Refusal::ResultNotReady { state: OperationState::Accepted }, Code::FailedPrecondition),
             (
                 Refusal::PayloadTooLarge { field: "intent.arguments", size: 2, limit: 1 },
                 Code::ResourceExhausted,

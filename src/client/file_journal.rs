@@ -243,7 +243,9 @@ impl FileJournal {
         }
         inner.held.count(key, bytes_of(bytes.len()), kind, &inner.ledger);
         if inner.bytes > COMPACT_BYTES_MIN.max(COMPACT_FACTOR * inner.held.bytes) {
-            self.compact(inner).map_err(failed)?;
+            // The line is kept whatever comes of this: to report a failure would deny it. The next
+            // line tries again.
+            let _ = self.compact(inner);
         }
         Ok(())
     }
@@ -283,6 +285,8 @@ impl Inner {
             return Err(error);
         }
         if let Err(error) = self.file.sync_data() {
+            // Best effort: a line that is reported as not kept should not be found later.
+            let _ = self.file.set_len(self.bytes);
             self.broken = true;
             return Err(error);
         }

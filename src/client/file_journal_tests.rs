@@ -166,6 +166,30 @@ fn a_large_file_is_written_anew_and_holds_the_same() {
 }
 
 #[test]
+fn what_is_kept_is_not_denied_because_the_file_could_not_be_written_anew() {
+    let directory = directory();
+    let path = directory.path().join("journal");
+    let journal = FileJournal::open(&path).expect("a new file");
+    // A directory in its place: no file can be made there.
+    fs::create_dir(beside(&path, ".new")).expect("made");
+    let mut large = entry(1);
+    large.submission.intent.arguments = vec![b' '; 100 * 1024];
+    for number in 1..30 {
+        large.identity = entry(number).identity;
+        journal.record(&large).expect("kept, and told so");
+        journal.settle(large.identity.id(), EntryState::Applied).expect("noted");
+    }
+    let longest = fs::metadata(&path).expect("there").len();
+    assert!(longest > COMPACT_BYTES_MIN, "{longest}: it was due to be written anew");
+    fs::remove_dir(beside(&path, ".new")).expect("removed");
+    journal.record(&entry(99)).expect("kept");
+    assert!(fs::metadata(&path).expect("there").len() < longest, "the next line tries again");
+    drop(journal);
+    let journal = FileJournal::open(&path).expect("a whole file");
+    assert_eq!(journal.unsettled().expect("readable"), [entry(99)]);
+}
+
+#[test]
 fn what_changes_nothing_writes_nothing() {
     let directory = directory();
     let path = directory.path().join("journal");

@@ -151,9 +151,10 @@ pub trait Journal: fmt::Debug + Send + Sync {
     /// [`JournalError`]: the submission is not sent.
     fn record(&self, entry: &JournalEntry) -> Result<Recorded, JournalError>;
 
-    /// Notes how far an operation has come. An id that is not kept is not an error. When a settled
-    /// state is lost in a crash, the operation is looked up once more, so that this need not be
-    /// durable on return.
+    /// Notes how far an operation has come. An id that is not kept is not an error.
+    /// [`EntryState::NoEffect`] is durable on return: the service has no record of it, so that a
+    /// recovery which does not know of it might send the operation. Another state that is lost in a
+    /// crash is looked up once more, and need not be.
     ///
     /// # Errors
     /// [`JournalError`]: the entry stays as it was.

@@ -101,7 +101,8 @@ impl Client {
                 Err(SubmitError::NeverAccepted { identity: entry.identity.clone(), text })
             }
         };
-        self.keep_outcome(&outcome).await;
+        // What is not noted is found once more by the next recovery, and means the same then.
+        drop(self.keep_outcome(&outcome).await);
         outcome
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What must stay true: nothing is sent that is not in the journal; an error means that the id had
 //! no effect and never will have one, so that everything else, silence above all, is an
-//! [`Outcome`]; what is not settled stays in the journal.
+//! [`Outcome`]; what is not settled stays in the journal, and what the journal may still send after
+//! a restart is no error.
 //! Deliberately not here: repeating (see [`super::send`]) and restarts (see [`super::recover`]).
 
 use std::sync::Arc;
@@ -46,7 +47,9 @@ pub enum SubmitError {
         /// What the service said.
         text: String,
     },
-    /// It could not be kept, so that nothing was sent.
+    /// It could not be kept, so that nothing was sent. Where the disk itself failed, the file may
+    /// hold it all the same: then [`Client::recover`] finds it after a restart. Submit again under
+    /// this identity, not under a new one, if that matters.
     #[error("operation {identity} was not sent, because the journal could not keep it")]
     Journal {
         /// The operation.
@@ -133,19 +136,33 @@ impl Client {
     ) -> Result<Outcome, SubmitError> {
         let sent = self.send_after(before, &entry.identity, &entry.submission).await;
         let outcome = outcome_of(&entry.identity, sent);
-        self.keep_outcome(&outcome).await;
-        outcome
+        match (self.keep_outcome(&outcome).await, outcome) {
+            // The journal still holds it as unsettled, and would send it after a restart.
+            (
+                Err(_),
+                Err(
+                    SubmitError::Refused { identity, failure }
+                    | SubmitError::NotSent { identity, failure },
+                ),
+            ) => Ok(Outcome::unanswered(&identity, *failure)),
+            (_, outcome) => outcome,
+        }
     }
 
-    /// Notes an outcome in the journal. Where that fails the outcome is told all the same: what is
-    /// not noted is looked up once more after a restart.
-    pub(crate) async fn keep_outcome(&self, outcome: &Result<Outcome, SubmitError>) {
+    /// Notes an outcome in the journal.
+    ///
+    /// # Errors
+    /// It was not noted: it is looked up once more after a restart.
+    pub(crate) async fn keep_outcome(
+        &self,
+        outcome: &Result<Outcome, SubmitError>,
+    ) -> Result<(), JournalError> {
         let (identity, state) = match outcome {
             Ok(outcome) => (outcome.identity(), outcome.entry_state()),
             Err(error) => (error.identity(), EntryState::NoEffect),
         };
         let id = identity.id().to_owned();
-        drop(self.with_journal(move |journal| journal.settle(&id, state)).await);
+        self.with_journal(move |journal| journal.settle(&id, state)).await
     }
 
     /// Calls the journal where blocking is allowed.

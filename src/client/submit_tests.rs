@@ -196,6 +196,19 @@ async fn an_outcome_is_told_also_when_the_journal_cannot_note_it() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_the_journal_cannot_note_is_doubt_since_it_may_still_be_sent() {
+    let fake = FakeService::start().await;
+    let journal = Watching { inner: MemoryJournal::new(), full: false };
+    let client = client(&fake).with_journal_in(Arc::new(journal));
+    let full = refusal(Code::ResourceExhausted, "INBOX_FULL", "NO_EFFECT");
+    fake.script(|script| script.refused_submits.push_back(full));
+    let outcome = client.submit(append("a")).await.expect("no promise");
+    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    assert_eq!(outcome.next_step(), RecoveryAction::ResubmitSameId);
+    assert_eq!(fake.text(), "");
+}
+
+#[tokio::test]
 async fn one_id_never_stands_for_two_submissions() {
     let fake = FakeService::start().await;
     let client = client(&fake);

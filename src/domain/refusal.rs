@@ -403,8 +403,8 @@ impl Refusal {
                 fault.word()
             ),
             Refusal::InboxRecreated => {
-                "the inbox was deleted and used again since then; open streams without a token, \
-                 and name its generation as it is now"
+                "the inbox has another generation than the one that is meant, or was deleted since \
+                 then; open streams without a token, and name its generation as it is now"
                     .to_owned()
             }
             Refusal::StoreEpochChanged => {

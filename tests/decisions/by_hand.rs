@@ -450,6 +450,19 @@ fn a_pull_holds_without_a_stream_and_its_deadline_brings_it_back() {
 }
 
 #[test]
+fn pages_of_one_batch_are_pages_of_their_own() {
+    let mut memory = queued(8);
+    let replies = memory.run_batch(&[pull("default", "p", 2), pull("default", "q", 2)]);
+    let numbers = replies.into_iter().map(|reply| match reply {
+        Ok(Reply::Offered { deliveries, .. }) => {
+            deliveries.into_iter().map(|row| row.key.sequence).collect::<Vec<i64>>()
+        }
+        other => panic!("not pulled: {other:?}"),
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [[1, 2], [3, 4]]);
+}
+
+#[test]
 fn a_stream_takes_over_what_its_consumer_pulled_and_both_may_go_on() {
     let mut memory = queued(4);
     assert_eq!(pulled(&mut memory, "c", 1), [(1, 1)]);

@@ -295,7 +295,7 @@ async fn a_wait_holds_up_nothing_else(store: TestStore) {
         }
     }
     assert_eq!(accepted.keys().next(), Some(&128), "the first 128 wait");
-    // An ack of this session releases the lock, and so ends the waits.
+    // An ack on the same stream releases the lock, and so ends the waits.
     let first = session.results("default", 1).await;
     session.ack(1, ack_of("", &[sequence(&first[0])], "me")).await;
     session.ack_results(1).await;

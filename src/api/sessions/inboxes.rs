@@ -91,7 +91,7 @@ impl Inboxes {
         credit: Option<Arc<Credit>>,
     ) -> Result<u64, Fault> {
         if self.open.contains_key(inbox) {
-            let problem = "is open on this session; open it again after its `closed` or `draining`";
+            let problem = "is open already; open it again after its `closed` or `draining`";
             return Err(Fault::still(Refusal::Invalid(Invalid::new("inbox", problem))));
         }
         if self.open.len() >= INBOXES_MAX {
@@ -198,7 +198,7 @@ impl Inboxes {
 }
 
 fn not_open() -> Fault {
-    Fault::no_more(Refusal::Invalid(Invalid::new("inbox", "is not open on this session")))
+    Fault::no_more(Refusal::Invalid(Invalid::new("inbox", "is not open here")))
 }
 
 /// The frames of one inbox, and one item more at their end.

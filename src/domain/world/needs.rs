@@ -64,6 +64,10 @@ pub const WAITERS_MAX: i64 = 16;
 /// a takeover is always one step; not more, because each brings its operation's row along.
 pub const HELD_MAX: i64 = 1_000;
 
+/// Deliverable rows of either kind that one batch finds in an inbox at most: no inbox may have more in
+/// flight, so that no batch can send more.
+pub const DELIVERABLE_MAX: i64 = HELD_MAX;
+
 /// Deliveries of a deleted inbox that one step ends at most; the rest follows at once in the next.
 /// Half of what a takeover returns: each may release a lock, and start who waits for it.
 pub const CLOSED_MAX: i64 = 500;
@@ -111,7 +115,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Adds one need; the stronger of two for the same row stays.
+    /// Adds one need; the stronger of two for the same row stays. Searches for deliverable rows add
+    /// up instead: whoever takes a page after another finds one of his own.
     pub fn add(&mut self, need: Need) {
         fn raise<K: Ord, V: Ord + Copy>(map: &mut BTreeMap<K, V>, key: K, value: V) {
             map.entry(key).and_modify(|old| *old = (*old).max(value)).or_insert(value);
@@ -132,7 +137,8 @@ impl Needs {
             }
             Need::Deliverable(key, limit) => {
                 self.inboxes.insert(key.clone());
-                raise(&mut self.deliverable, key, limit);
+                let sum = self.deliverable.entry(key).or_insert(0);
+                *sum = sum.saturating_add(limit).min(DELIVERABLE_MAX);
             }
             Need::Held(key, consumer) => {
                 self.inboxes.insert(key.clone());
