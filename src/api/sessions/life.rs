@@ -32,7 +32,7 @@ use crate::{
             times,
         },
         deadline::AnswerBy,
-        status::{Refused, explained},
+        status::{Refused, not_begun},
     },
     domain::{
         ids::{InboxName, Span, Timestamp},
@@ -140,8 +140,6 @@ enum End {
     Gone,
     Stalled,
     Refused(Refused),
-    /// The client's frames can't be read.
-    Broken(Status),
 }
 
 /// A running session.
@@ -205,13 +203,11 @@ impl Session {
             End::Gone => "GONE",
             End::Stalled => "STALLED",
             End::Refused(refused) => refused.refusal.reason(),
-            End::Broken(_) => "BROKEN",
         });
         let status = match end {
             End::Done(_) | End::Gone => return,
             End::Stalled => self.api.status(Asked::Stream, Refusal::SlowConsumer.into()),
             End::Refused(refused) => self.api.status(Asked::Stream, refused),
-            End::Broken(status) => status,
         };
         last_word.send(Box::new(Err(status)));
     }
@@ -355,7 +351,7 @@ impl Session {
                 Ok(())
             }
             // Without words of ours: the client reset the stream, or its connection broke.
-            Some(Err(status)) => Err(explained(&status).map_or(End::Gone, End::Broken)),
+            Some(Err(status)) => Err(not_begun(&status).map_or(End::Gone, End::Refused)),
         }
     }
 
