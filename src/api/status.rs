@@ -15,10 +15,11 @@ use super::convert::times;
 use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
-        refusal::{Asked, RecoveryAction, Refusal, RefusalOutcome},
+        refusal::{Asked, NotBegun, Refusal},
     },
     proto,
     store::ReadError,
+    telemetry,
 };
 
 /// The domain of every ErrorInfo.
@@ -126,37 +127,35 @@ pub fn too_many_fields(asked: Asked, limit: u32) -> Status {
     Refused::from(Invalid::new("request", problem)).into_status(asked, Timestamp(0))
 }
 
-/// Gives an error that the framework made before any handler of ours ran the code and the
-/// ErrorInfo of its kind; those of ours have theirs.
-pub fn explain(headers: &mut http::HeaderMap) {
-    let Some(explained) = Status::from_header_map(headers).as_ref().and_then(explained) else {
-        return;
-    };
-    // On failure the headers still hold the framework's own words.
-    let _ = explained.add_header(headers);
-}
-
-/// As [`explain`], for an error that ends a stream of requests; none if it needs no more words.
-pub fn explained(status: &Status) -> Option<Status> {
+/// What an error of the framework means that it made before any handler of ours ran; none for
+/// those of ours, and for what no caller hears (a connection that broke).
+pub fn not_begun(status: &Status) -> Option<Refused> {
     if !status.details().is_empty() {
         return None;
     }
-    let (code, reason) = match status.code() {
-        Code::OutOfRange | Code::ResourceExhausted => {
-            (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")
+    let fault = match status.code() {
+        Code::OutOfRange | Code::ResourceExhausted => NotBegun::TooLarge,
+        Code::Internal => NotBegun::Undecodable,
+        // It names the encodings that it takes.
+        Code::Unimplemented if status.metadata().contains_key("grpc-accept-encoding") => {
+            NotBegun::Encoding
         }
-        Code::Internal => (Code::InvalidArgument, "INVALID_FIELD"),
-        Code::Unimplemented => (Code::Unimplemented, "UNIMPLEMENTED"),
+        Code::Unimplemented => NotBegun::NoSuchMethod,
         _ => return None,
     };
-    let mut details = ErrorDetails::new();
-    let recovery = RecoveryAction::FixRequest;
-    let metadata = HashMap::from([
-        ("outcome".to_owned(), RefusalOutcome::NoEffect.word().to_owned()),
-        ("recovery".to_owned(), recovery.word().to_owned()),
-    ]);
-    details.set_error_info(reason, DOMAIN, metadata);
-    Some(Status::with_error_details(code, status.message(), details))
+    let told = status.message().to_owned();
+    Some(Refusal::NotBegun { fault, told }.into())
+}
+
+/// Gives an answer's headers the code, the ErrorInfo and the sentence of what the framework
+/// refused; the answers of ours have theirs.
+pub fn explain(headers: &mut http::HeaderMap) {
+    let Some(refused) = Status::from_header_map(headers).as_ref().and_then(not_begun) else {
+        return;
+    };
+    telemetry::refused(refused.refusal.reason());
+    // No time is told. On failure the headers still hold the framework's own words.
+    let _ = refused.into_status(Asked::Read, Timestamp(0)).add_header(headers);
 }
 
 /// The code of contract section 9.
@@ -180,6 +179,11 @@ pub fn code(refusal: &Refusal) -> Code {
         | Refusal::Draining { .. }
         | Refusal::StreamAged { .. }
         | Refusal::IdentityHeld { .. } => Code::Unavailable,
+        Refusal::NotBegun { fault, .. } => match fault {
+            NotBegun::TooLarge => Code::ResourceExhausted,
+            NotBegun::Undecodable => Code::InvalidArgument,
+            NotBegun::NoSuchMethod | NotBegun::Encoding => Code::Unimplemented,
+        },
         Refusal::NoAnswerYet { .. } => Code::DeadlineExceeded,
         Refusal::CommitUnknown => Code::Unknown,
         Refusal::Internal => Code::Internal,
@@ -254,7 +258,8 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         Refusal::PermissionMissing { permission } => {
             vec![("permission", (*permission).to_owned())]
         }
-        Refusal::NoSuchInbox
+        Refusal::NotBegun { .. }
+        | Refusal::NoSuchInbox
         | Refusal::NoSuchDocument
         | Refusal::NoSuchLock
         | Refusal::StreamSuperseded
@@ -311,7 +316,8 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
                 refusal.text(),
             );
         }
-        Refusal::IntentMismatch { .. }
+        Refusal::NotBegun { .. }
+        | Refusal::IntentMismatch { .. }
         | Refusal::TargetLocked { .. }
         | Refusal::NoSuchOperation { .. }
         | Refusal::NoSuchInbox
@@ -349,7 +355,7 @@ mod tests {
         intent::{IntentPart, LockMode},
         lock::{Holder, Lock, TargetKey},
         operation::OperationState,
-        refusal::TokenFault,
+        refusal::{RefusalOutcome, TokenFault},
         standing::Standing,
     };
 
@@ -375,7 +381,12 @@ mod tests {
     fn table() -> Vec<(Refusal, Code)> {
         let retry = Span::seconds(1);
         let store_time = Timestamp(1_700_000_000_123_456);
+        let not_begun = |fault| Refusal::NotBegun { fault, told: String::new() };
         vec![
+            (not_begun(NotBegun::TooLarge), Code::ResourceExhausted),
+            (not_begun(NotBegun::Undecodable), Code::InvalidArgument),
+            (not_begun(NotBegun::NoSuchMethod), Code::Unimplemented),
+            (not_begun(NotBegun::Encoding), Code::Unimplemented),
             (Refusal::Invalid(Invalid::new("f", "is wrong")), Code::InvalidArgument),
             (Refusal::UnknownAction { known: vec!["x".into()] }, Code::InvalidArgument),
             (

@@ -84,18 +84,14 @@ pub struct InboxPullArgs {
     pub output: OutputArgs,
 }
 
-/// Ask for more time for the acks of attempts.
+/// Which attempts a command is about, and where.
 #[derive(Debug, Args)]
-#[command(after_help = EXTEND_EXAMPLES)]
-pub struct InboxExtendArgs {
+pub struct AttemptArgs {
     /// The inbox.
     pub inbox: String,
     /// The attempts, each as NUMBER:ATTEMPT.
     #[arg(required = true, value_parser = number_and_attempt)]
     pub attempts: Vec<(i64, i32)>,
-    /// How long from now; as long as a new attempt when absent.
-    #[arg(long, value_parser = duration)]
-    pub by: Option<Duration>,
     /// The consumer that must hold them.
     #[arg(long, default_value = "")]
     pub consumer: String,
@@ -107,27 +103,38 @@ pub struct InboxExtendArgs {
     pub output: OutputArgs,
 }
 
+impl AttemptArgs {
+    fn targets(&self) -> Vec<AttemptTarget> {
+        let target = |&(sequence, attempt): &(i64, i32)| {
+            let inbox = self.inbox.clone();
+            AttemptTarget { inbox, sequence, attempt }
+        };
+        self.attempts.iter().map(target).collect()
+    }
+}
+
+/// Ask for more time for the acks of attempts.
+#[derive(Debug, Args)]
+#[command(after_help = EXTEND_EXAMPLES)]
+pub struct InboxExtendArgs {
+    /// How long from now; as long as a new attempt when absent.
+    #[arg(long, value_parser = duration)]
+    pub by: Option<Duration>,
+    #[command(flatten)]
+    /// Which attempts.
+    pub named: AttemptArgs,
+}
+
 /// Give attempts back, to be sent again later.
 #[derive(Debug, Args)]
 #[command(after_help = DEFER_EXAMPLES)]
 pub struct InboxDeferArgs {
-    /// The inbox.
-    pub inbox: String,
-    /// The attempts, each as NUMBER:ATTEMPT.
-    #[arg(required = true, value_parser = number_and_attempt)]
-    pub attempts: Vec<(i64, i32)>,
     /// When they may be sent again, from now.
     #[arg(long, default_value = "0s", value_parser = duration)]
     pub delay: Duration,
-    /// The consumer that must hold them.
-    #[arg(long, default_value = "")]
-    pub consumer: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Which attempts.
+    pub named: AttemptArgs,
 }
 
 /// Make results that expired or died pending again.
@@ -167,14 +174,6 @@ fn number_and_attempt(text: &str) -> Result<(i64, i32), String> {
         Some((number.parse::<i64>().ok()?, attempt.parse::<i32>().ok()?))
     });
     parsed.ok_or_else(|| "must be NUMBER:ATTEMPT, for example 17:2".to_owned())
-}
-
-fn targets(inbox: &str, attempts: &[(i64, i32)]) -> Vec<AttemptTarget> {
-    let target = |&(sequence, attempt): &(i64, i32)| {
-        let inbox = inbox.to_owned();
-        AttemptTarget { inbox, sequence, attempt }
-    };
-    attempts.iter().map(target).collect()
 }
 
 fn exit(good: bool) -> ExitCode {
@@ -249,23 +248,24 @@ fn result_row(result: &DeliveredResult) -> Vec<String> {
 /// # Errors
 /// [`Failure`] when the service does not answer or refuses.
 pub async fn extend(args: &InboxExtendArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
+    let named = &args.named;
+    let client = named.connect.client()?;
     let request = ExtendDeliveriesRequest {
-        deliveries: targets(&args.inbox, &args.attempts),
+        deliveries: named.targets(),
         extension: args.by.and_then(span),
-        consumer_id: args.consumer.clone(),
+        consumer_id: named.consumer.clone(),
     };
     let again = "Run the same command again: a deadline is never moved back.";
     let answer = client
         .extend(request)
         .await
-        .map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
+        .map_err(|failure| change_failed(&failure, &named.connect.endpoint, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("EXTEND_OUTCOME_");
         vec![result.sequence.to_string(), word.to_owned()]
     });
     say_as(
-        args.output.output,
+        named.output.output,
         || json!({ "results": answer.results.iter().map(json::extended).collect::<Vec<_>>() }),
         || list(&["NUMBER", "OUTCOME"], rows.collect()),
     )?;
@@ -278,24 +278,25 @@ pub async fn extend(args: &InboxExtendArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// [`Failure`] when the service does not answer or refuses.
 pub async fn defer(args: &InboxDeferArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
+    let named = &args.named;
+    let client = named.connect.client()?;
     let request = DeferDeliveriesRequest {
-        deliveries: targets(&args.inbox, &args.attempts),
+        deliveries: named.targets(),
         delay: span(args.delay),
-        consumer_id: args.consumer.clone(),
+        consumer_id: named.consumer.clone(),
     };
     let again = "Run the same command again: NOT_IN_FLIGHT then means that it did.";
     let answer = client
         .defer(request)
         .await
-        .map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
+        .map_err(|failure| change_failed(&failure, &named.connect.endpoint, again))?;
     let rows = answer.results.iter().map(|result| {
         let word = result.outcome().as_str_name().trim_start_matches("DEFER_OUTCOME_");
         let state = result.delivery.as_ref().map_or_else(String::new, |it| delivery_word(it.state));
         vec![result.sequence.to_string(), word.to_owned(), state]
     });
     say_as(
-        args.output.output,
+        named.output.output,
         || json!({ "results": answer.results.iter().map(json::deferred).collect::<Vec<_>>() }),
         || list(&["NUMBER", "OUTCOME", "STATE"], rows.collect()),
     )?;

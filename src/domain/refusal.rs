@@ -5,8 +5,10 @@
 //! or anything of another account.
 
 mod next_step;
+mod not_begun;
 
 pub use next_step::{Asked, Recovery, RecoveryAction};
+pub use not_begun::NotBegun;
 
 use super::{
     ids::{Invalid, Span, Timestamp},
@@ -41,6 +43,13 @@ impl TokenFault {
 /// A refusal, before any effect unless [`Refusal::outcome`] says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
+    /// The transport refused the request before any call began.
+    NotBegun {
+        /// What is wrong.
+        fault: NotBegun,
+        /// In the transport's words; may be empty.
+        told: String,
+    },
     /// A field is wrong.
     Invalid(Invalid),
     /// Nobody declared the action.
@@ -214,6 +223,7 @@ impl Refusal {
     /// The stable reason.
     pub fn reason(&self) -> &'static str {
         match self {
+            Refusal::NotBegun { fault, .. } => fault.reason(),
             Refusal::Invalid(_) => "INVALID_FIELD",
             Refusal::UnknownAction { .. } => "UNKNOWN_ACTION",
             Refusal::PayloadTooLarge { .. } => "PAYLOAD_TOO_LARGE",
@@ -254,7 +264,8 @@ impl Refusal {
         match self {
             Refusal::CommitUnknown => RefusalOutcome::Unknown,
             Refusal::NoAnswerYet { outcome } => *outcome,
-            Refusal::Invalid(_)
+            Refusal::NotBegun { .. }
+            | Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
             | Refusal::IntentMismatch { .. }
@@ -305,7 +316,8 @@ impl Refusal {
                 Some(wait.clamp(Span::millis(100), Span::minutes(1)))
             }
             Refusal::CommitUnknown => Some(Span::seconds(1)),
-            Refusal::Invalid(_)
+            Refusal::NotBegun { .. }
+            | Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
             | Refusal::IntentMismatch { .. }
@@ -336,6 +348,7 @@ impl Refusal {
     /// What went wrong, for people.
     pub fn text(&self) -> String {
         match self {
+            Refusal::NotBegun { fault, told } => fault.text(told),
             Refusal::Invalid(invalid) => format!("{} {}", invalid.field, invalid.problem),
             Refusal::UnknownAction { known } => {
                 format!("the action is not declared; known actions: {}", known.join(", "))
@@ -445,7 +458,8 @@ impl Refusal {
     /// The next step. Never "use a new id" for doubt about an old one.
     pub fn recovery(&self) -> RecoveryAction {
         match self {
-            Refusal::Invalid(_)
+            Refusal::NotBegun { .. }
+            | Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
             | Refusal::IntentMismatch { .. }

@@ -96,6 +96,7 @@ impl From<Refusal> for Fault {
             | Refusal::Internal
             | Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
+            | Refusal::NotBegun { .. }
             | Refusal::PermissionMissing { .. } => Fault::End(End::Refused(Box::new(refusal))),
         }
     }

@@ -109,6 +109,26 @@ fn refusals_are_told_in_the_services_sentence_with_the_next_step() {
 }
 
 #[test]
+fn attempts_are_extended_and_given_back_by_their_holder() {
+    let server = Running::dev(&[]);
+    let put = ["submit", "document.put", "a", "{\"content\":\"\"}", "--no-ack"];
+    server.call(&put).expect(0, &["default #1 PENDING"]);
+    server.call(&["inbox", "pull", "default", "--consumer", "me"]).expect(0, &["in flight to me"]);
+    for (words, code, told) in [
+        (&["extend", "default", "1", "--by", "20s"][..], 2, "NUMBER:ATTEMPT, for example 17:2"),
+        (&["extend", "default", "--by", "20s"], 2, "<ATTEMPTS>"),
+        (&["extend", "default", "1:1", "--by", "20s", "--consumer", "you"], 1, "NOT_YOURS"),
+        (&["extend", "default", "1:1", "--by", "20s", "--consumer", "me"], 0, "EXTENDED"),
+        (&["defer", "default", "1:1", "--consumer", "you"], 1, "NOT_YOURS"),
+        (&["defer", "default", "1:1", "--delay", "20s", "--consumer", "me"], 0, "DEFERRED"),
+        (&["defer", "default", "1:1", "9:1", "--delay", "20s"], 1, "NO_SUCH_DELIVERY"),
+    ] {
+        server.call(&[&["inbox"], words].concat()).expect(code, &[told]);
+    }
+    server.call(&["inbox", "list", "default"]).expect(0, &["PENDING"]);
+}
+
+#[test]
 fn a_rehearsals_store_is_checked_by_the_name_of_its_flag() {
     let ended = receiptd(&["rehearse", "--store", "foo:canary"]);
     ended.expect(2, &["--store must be postgres://… or sqlite:PATH"]);

@@ -9,4 +9,5 @@ mod support;
 mod answers;
 mod encryption;
 mod program;
+mod results;
 mod starting;

@@ -5,6 +5,7 @@ mod hosted;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bodies;
 mod examples;
 mod kills;
 mod results;

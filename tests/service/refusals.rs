@@ -1,7 +1,7 @@
 //! What is refused, and with which words.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tonic::Response;
+use tonic::{Response, Status};
 
 use super::*;
 
@@ -265,34 +265,83 @@ async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
     }
 }
 
+/// What a call of `path` is refused with, when it carries `message`.
+async fn refused_by_the_framework<T>(hosted: &Hosted, path: &str, message: Request<T>) -> Status
+where
+    T: prost::Message + 'static,
+{
+    let mut raw = tonic::client::Grpc::new(channel(hosted).await);
+    raw.ready().await.expect("connects");
+    let codec = tonic_prost::ProstCodec::<T, ()>::default();
+    let path = path.parse().expect("a path");
+    let answered: Result<Response<()>, _> = raw.unary(message, path, codec).await;
+    answered.map(drop).expect_err("refused")
+}
+
 #[tokio::test]
 async fn what_the_framework_refuses_is_explained() {
+    const GET: &str = "/receiptd.v1.OperationService/GetOperation";
+    const SUBMIT: &str = "/receiptd.v1.OperationService/SubmitOperation";
+    const UNKNOWN_METHOD: &str = "/receiptd.v1.OperationService/Burn";
+    const UNKNOWN_SERVICE: &str = "/receiptd.v1.FireService/Burn";
     let hosted = host(Access::Local, Config::default()).await;
-    let mut operations = OperationServiceClient::new(channel(&hosted).await);
-    let mut large = append(&fresh_id(), "notes/a");
+    let id = fresh_id();
+    let submit = append(&id, "notes/a");
+    let mut large = submit.clone();
     large.intent.as_mut().expect("there is one").arguments = vec![b' '; 5 * 1024 * 1024];
-    let large = operations.submit_operation(large).await.map(drop);
-    let path = "/receiptd.v1.OperationService/GetOperation";
-    let path = http::uri::PathAndQuery::from_static(path);
-    let mut raw = tonic::client::Grpc::new(channel(&hosted).await);
-    raw.ready().await.expect("connects");
-    // Field 1 of a GetOperation is a text; here it is a number.
-    let codec = tonic_prost::ProstCodec::<u32, ()>::default();
-    let wrong = 1_u32;
-    let undecodable: Result<Response<()>, _> = raw.unary(Request::new(wrong), path, codec).await;
-    let unknown = http::uri::PathAndQuery::from_static("/receiptd.v1.OperationService/Burn");
-    let codec = tonic_prost::ProstCodec::<(), ()>::default();
-    raw.ready().await.expect("connects");
-    let unknown: Result<Response<()>, _> = raw.unary(Request::new(()), unknown, codec).await;
-    for (refused, expected) in [
-        (large, (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE")),
-        (undecodable.map(drop), (Code::InvalidArgument, "INVALID_FIELD")),
-        (unknown.map(drop), (Code::Unimplemented, "UNIMPLEMENTED")),
+    let large = Request::new(large);
+    // Field 1 of both is a text; here it is a number.
+    let wrong = || Request::new(1_u32);
+    let mut compressed = Request::new(submit);
+    compressed.metadata_mut().insert("grpc-encoding", "gzip".parse().expect("ASCII"));
+    let absent = "this server has no such service or method. Correct the name";
+    for (refused, expected, told) in [
+        (
+            refused_by_the_framework(&hosted, SUBMIT, large).await,
+            (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"),
+            &["the request is too large (", "4194304 bytes", "). Send less in one request."][..],
+        ),
+        (
+            refused_by_the_framework(&hosted, GET, wrong()).await,
+            (Code::InvalidArgument, "INVALID_FIELD"),
+            &["the request cannot be decoded (", "operation_id", "). Correct the request."],
+        ),
+        (
+            refused_by_the_framework(&hosted, SUBMIT, wrong()).await,
+            (Code::InvalidArgument, "INVALID_FIELD"),
+            &["the request cannot be decoded (", "). Correct the request."],
+        ),
+        (
+            refused_by_the_framework(&hosted, UNKNOWN_METHOD, Request::new(())).await,
+            (Code::Unimplemented, "UNIMPLEMENTED"),
+            &[absent],
+        ),
+        (
+            refused_by_the_framework(&hosted, UNKNOWN_SERVICE, Request::new(())).await,
+            (Code::Unimplemented, "UNIMPLEMENTED"),
+            &[absent],
+        ),
+        (
+            refused_by_the_framework(&hosted, SUBMIT, compressed).await,
+            (Code::Unimplemented, "UNIMPLEMENTED"),
+            &["how the request is compressed (", "gzip", "). Send it without compression."],
+        ),
     ] {
-        let (code, reason, metadata) = told(&refused.expect_err("refused"));
+        let (code, reason, metadata) = self::told(&refused);
         assert_eq!((code, reason.as_str()), expected);
         assert_eq!(metadata.get("outcome").map(String::as_str), Some("NO_EFFECT"));
+        assert_eq!(metadata.get("recovery").map(String::as_str), Some("FIX_REQUEST"));
+        let sentence = sentence(&refused);
+        assert!(sentence.starts_with("The call did not begin: "), "{sentence}");
+        for part in told {
+            assert!(sentence.contains(part), "{part}: {sentence}");
+        }
     }
+    // NO_EFFECT is true.
+    let mut operations = OperationServiceClient::new(channel(&hosted).await);
+    let get = proto::GetOperationRequest { operation_id: id, mint_time: None };
+    let looked_up = operations.get_operation(get).await.expect("answers").into_inner();
+    assert_eq!(looked_up.standing(), proto::Standing::NotAcceptedYet);
 }
 
 /// Two bytes on the wire for each of some hundred in memory: refused before that memory is taken.

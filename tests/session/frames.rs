@@ -7,6 +7,7 @@ use receiptd::proto::{
     session_extend_result_item::Result as Extended,
 };
 use tonic::Code;
+use tonic_types::StatusExt;
 
 use crate::{
     support::{
@@ -206,9 +207,12 @@ async fn a_frame_that_belongs_nowhere_ends_the_session(store: TestStore) {
     let mut request = Identity::fresh().append("d", "x");
     request.intent.as_mut().expect("an intent").arguments = vec![b' '; 5 << 20];
     session.submit(vec![(1, request)]).await;
-    let refused = Refused::of(&session.end().await.1);
+    let ended = session.end().await.1;
+    let refused = Refused::of(&ended);
     assert_eq!(refused.reason, "PAYLOAD_TOO_LARGE");
     assert_eq!(refused.value("outcome"), "NO_EFFECT");
+    let told = ended.get_details_localized_message().expect("a sentence").message;
+    assert!(told.starts_with("The stream has ended: the request is too large"), "{told}");
 }
 
 async fn each_frame_needs_its_own_permission(store: TestStore) {

@@ -31,6 +31,14 @@ impl Answer {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
+
+    /// What stands in the details of an error, as far as it is text.
+    fn details(&self) -> String {
+        let details = self.header("grpc-status-details-bin");
+        let padding = "=".repeat(details.len().wrapping_neg() % 4);
+        let details = STANDARD.decode(details.to_owned() + &padding);
+        String::from_utf8_lossy(&details.expect("base64")).into_owned()
+    }
 }
 
 /// A framed message.
@@ -159,10 +167,7 @@ async fn a_page_that_is_listed_calls_and_reads_the_answer() {
     }
     let refused = call(&server, GET, BINARY, PAGE, &get("absent")).await;
     assert_eq!((refused.code, refused.header("grpc-status")), (200, "5"));
-    let details = refused.header("grpc-status-details-bin");
-    let padding = "=".repeat(details.len().wrapping_neg() % 4);
-    let details = STANDARD.decode(details.to_owned() + &padding);
-    let details = String::from_utf8_lossy(&details.expect("base64")).into_owned();
+    let details = refused.details();
     assert!(details.contains("NO_SUCH_DOCUMENT"), "{details}");
     assert_eq!(refused.header("access-control-allow-origin"), PAGE, "errors can be read too");
 }
@@ -233,4 +238,6 @@ async fn other_requests_over_http_1_get_sane_answers() {
     }
     let unknown = call(&server, "/receiptd.v1.None/Such", BINARY, "", &get("d")).await;
     assert_eq!((unknown.code, unknown.header("grpc-status")), (200, "12"));
+    let details = unknown.details();
+    assert!(details.contains("UNIMPLEMENTED") && details.contains("did not begin"), "{details}");
 }

@@ -32,7 +32,7 @@ use crate::{
             times,
         },
         deadline::AnswerBy,
-        status::{Refused, explained},
+        status::{Refused, not_begun},
     },
     domain::{
         ids::{InboxName, Span, Timestamp},
@@ -140,7 +140,7 @@ enum End {
     Gone,
     Stalled,
     Refused(Refused),
-    /// The client's frames can't be read.
+    /// A frame that was refused before it was decoded.
     Broken(Status),
 }
 
@@ -354,10 +354,9 @@ impl Session {
                 self.sources.inboxes.clear();
                 Ok(())
             }
-            // Refused before it was decoded.
             Some(Err(status)) if !status.details().is_empty() => Err(End::Broken(status)),
             // Without words of ours: the client reset the stream, or its connection broke.
-            Some(Err(status)) => Err(explained(&status).map_or(End::Gone, End::Broken)),
+            Some(Err(status)) => Err(not_begun(&status).map_or(End::Gone, End::Refused)),
         }
     }
 

@@ -72,7 +72,12 @@ pub enum Asked {
 impl Refusal {
     /// The next step, with a sentence that names the operation where there is one.
     pub fn recovery_for(&self, id: Option<&OperationId>, asked: Asked) -> Recovery {
+        let never_began = matches!(self, Refusal::NotBegun { .. });
         let known = match (asked, self.outcome(), id) {
+            // Nobody has looked at what it asked for.
+            (Asked::Change | Asked::Read, _, None) if never_began => {
+                "The call did not begin".to_owned()
+            }
             (Asked::Change, RefusalOutcome::NoEffect, Some(id)) => {
                 format!("Operation {id} had no effect through this call")
             }
@@ -99,6 +104,9 @@ impl Refusal {
     }
 
     fn next_sentence(&self, id: Option<&OperationId>, asked: Asked) -> &'static str {
+        if let Refusal::NotBegun { fault, .. } = self {
+            return fault.next_sentence();
+        }
         let is_absent = matches!(self, Refusal::NoSuchOperation { .. });
         match (self.recovery(), asked) {
             (RecoveryAction::ShowResult, _) => "Show the result.",
