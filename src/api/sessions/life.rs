@@ -13,7 +13,7 @@ use std::{
 
 use futures_util::{Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
-    sync::mpsc::{self, OwnedPermit},
+    sync::mpsc::{self, OwnedPermit, Permit, error::SendError},
     time::Instant,
 };
 use tonic::{Status, Streaming};
@@ -255,29 +255,24 @@ impl Session {
     }
 
     /// Waits for the next step. What comes is taken before what waits is sent, so that answers that
-    /// are ready together leave together; the bounds of what may come end that.
+    /// are ready together leave together, until what waits is due.
     async fn next(&mut self) -> Event {
         let timer = self.next_timer();
         let reads = self.has_room();
+        let waits = !self.outgoing.is_empty();
+        let sends_first = self.outgoing.is_due();
         let Session { api, sources, outgoing, sender, phase, .. } = self;
         let takes_frame = outgoing.takes_frame();
-        let waits = !outgoing.is_empty();
+        outgoing.pass_over();
         tokio::select! {
             biased;
             () = api.drain().cancelled(), if *phase != Phase::Ending => Event::Shutdown,
             () = tokio::time::sleep_until(timer) => Event::Timer,
+            permit = sender.reserve(), if sends_first => send(permit, outgoing),
             came = poll_fn(|context| sources.poll(context, takes_frame, reads)) => {
                 Event::Came(came)
             }
-            permit = sender.reserve(), if waits => match permit {
-                Ok(permit) => {
-                    if let Some(frame) = outgoing.take() {
-                        permit.send(Box::new(Ok(frame)));
-                    }
-                    Event::Sent
-                }
-                Err(_) => Event::Gone,
-            },
+            permit = sender.reserve(), if waits && !sends_first => send(permit, outgoing),
             () = sender.closed() => Event::Gone,
         }
     }
@@ -406,6 +401,15 @@ impl Session {
             }
         }
     }
+}
+
+/// Sends what waits in the place for it; without one the client is gone.
+fn send(permit: Result<Permit<'_, Item>, SendError<()>>, outgoing: &mut Outgoing) -> Event {
+    let Ok(permit) = permit else { return Event::Gone };
+    if let Some(frame) = outgoing.take() {
+        permit.send(Box::new(Ok(frame)));
+    }
+    Event::Sent
 }
 
 impl Sources {

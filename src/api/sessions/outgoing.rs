@@ -1,7 +1,7 @@
 //! What a session has to tell: frames of its inboxes, and answers, several in one message.
 //!
 //! What must stay true: small messages are packed while they wait (T20); one kind never starves
-//! another; whatever waits here still counts as work of the session, so that its amount is bounded.
+//! another; what waits is passed over a bounded number of times; whatever waits here still counts as work of the session, so that its amount is bounded.
 
 use std::collections::VecDeque;
 
@@ -20,6 +20,9 @@ use crate::{
 const PACK_BYTES_MAX: usize = 16 * 1024;
 /// Tag and length of one answer in a message.
 const ANSWER_BYTES: usize = 8;
+/// Steps of a session for which what waits here is passed over: enough to pack answers well. A
+/// peer that floods frames without answers (credit) has no other bound.
+const PASSED_OVER_MAX: u32 = 64;
 
 /// What waits for the client.
 #[derive(Default)]
@@ -33,6 +36,8 @@ pub(super) struct Outgoing {
     extensions: Answers<SessionExtendResultItem>,
     /// Whose turn it is.
     turn: usize,
+    /// Steps for which what waits was passed over.
+    passed_over: u32,
 }
 
 /// Answers of one kind, each with its size in a message.
@@ -72,6 +77,19 @@ impl Outgoing {
             && self.extensions.waiting.is_empty()
     }
 
+    /// Counts a step before which nothing was sent.
+    pub(super) fn pass_over(&mut self) {
+        self.passed_over = match self.is_empty() {
+            true => 0,
+            false => self.passed_over.saturating_add(1),
+        };
+    }
+
+    /// Whether what waits goes before anything else that could come.
+    pub(super) fn is_due(&self) -> bool {
+        self.passed_over >= PASSED_OVER_MAX
+    }
+
     /// Whether the next frame of an inbox may be taken.
     pub(super) fn takes_frame(&self) -> bool {
         self.frame.is_none()
@@ -108,6 +126,7 @@ impl Outgoing {
 
     /// The next message.
     pub(super) fn take(&mut self) -> Option<ConnectResponse> {
+        self.passed_over = 0;
         (0..KINDS).find_map(|_| {
             self.turn = (self.turn + 1) % KINDS;
             match self.turn {
@@ -212,5 +231,21 @@ mod tests {
         assert_eq!(tags(outgoing.take()), [10, 11, 12], "extensions");
         assert_eq!(outgoing.take().map(|frame| frame.inbox).as_deref(), Some("frame"));
         assert_eq!(outgoing.take().map(|frame| frame.inbox).as_deref(), Some("told-1"));
+    }
+    #[test]
+    fn what_waits_is_passed_over_for_a_while() {
+        let mut outgoing = Outgoing::default();
+        for _ in 0..2 * PASSED_OVER_MAX {
+            outgoing.pass_over();
+        }
+        assert!(!outgoing.is_due(), "nothing waits");
+        outgoing.acked(acked(1, 10));
+        for _ in 0..PASSED_OVER_MAX {
+            assert!(!outgoing.is_due());
+            outgoing.pass_over();
+        }
+        assert!(outgoing.is_due(), "whatever else comes");
+        assert_eq!(tags(outgoing.take()), [1]);
+        assert!(!outgoing.is_due());
     }
 }
