@@ -91,7 +91,13 @@ impl Subject {
 
     async fn due(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        for kind in [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes] {
+        for kind in [
+            DueKind::Deliveries,
+            DueKind::Operations,
+            DueKind::Locks,
+            DueKind::Inboxes,
+            DueKind::Accounts,
+        ] {
             let mut after = None;
             loop {
                 let page = self.engine.store().due(kind, after.as_ref(), 3).await.expect("reads");
@@ -114,6 +120,7 @@ fn as_due(command: &Command) -> Due {
         Command::SweepOperation { key } => Due::Operation(key.clone()),
         Command::SweepLock { target } => Due::Lock(target.clone()),
         Command::SweepInbox { key } => Due::Inbox(key.clone()),
+        Command::SweepAccount { account } => Due::Account(account.clone()),
         other => panic!("not a sweep: {other:?}"),
     }
 }

@@ -16,8 +16,8 @@ use receiptd::domain::{
 use crate::{
     commands::{
         self, Instruction, ack, ack_newest, append, attempts, cancel, close, defer, delete,
-        delivery, extend, inbox, newest, numbered, offer, offer_again, open, operation, pull,
-        redrive, reopen, target,
+        delivery, extend, inbox, newest, numbered, offer, offer_again, open, operation, probe,
+        pull, redrive, reopen, seal, target,
     },
     memory::Memory,
 };
@@ -35,6 +35,14 @@ pub enum Step {
     },
     Cancel {
         id: u8,
+    },
+    Seal {
+        id: u8,
+    },
+    /// Of an id made before the model began by so many hours.
+    Probe {
+        id: u8,
+        hours: u8,
     },
     Ack {
         inbox: u8,
@@ -118,6 +126,8 @@ pub fn step() -> impl Strategy<Value = Step> {
             id, target, inbox, expecting, until_acked, fail: fail == 0
         }),
         1 => (0..30_u8).prop_map(|id| Step::Cancel { id }),
+        1 => (0..30_u8).prop_map(|id| Step::Seal { id }),
+        1 => (0..40_u8, 0..30_u8).prop_map(|(id, hours)| Step::Probe { id, hours }),
         3 => (0..2_u8, prop::collection::vec(0..20_i64, 1..5))
             .prop_map(|(inbox, sequences)| Step::Ack { inbox, sequences }),
         1 => (0..30_u8).prop_map(|id| Step::AckNewest { id }),
@@ -213,6 +223,10 @@ impl Model {
                 Instruction::command(instruction)
             }
             Step::Cancel { id } => cancel(&format!("o{id}"), self.start),
+            Step::Seal { id } => seal(&format!("o{id}"), self.start),
+            Step::Probe { id, hours } => {
+                probe(&format!("o{id}"), self.start - Span::hours((*hours).into()))
+            }
             Step::Ack { inbox, sequences } => ack(&format!("i{inbox}"), sequences),
             Step::AckNewest { id } => ack_newest(&format!("o{id}")),
             Step::Extend { inbox, sequence, attempt, consumer, seconds } => {
@@ -320,6 +334,9 @@ impl Model {
             if row.due_time.is_some_and(|due| due <= now) {
                 commands.push(Command::SweepInbox { key: row.key.clone() });
             }
+        }
+        for row in self.memory.accounts.values().filter(|row| row.due_time <= now) {
+            commands.push(Command::SweepAccount { account: row.account.clone() });
         }
         commands
     }

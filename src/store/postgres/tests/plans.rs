@@ -49,6 +49,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("due_operations", &["operations_due"]),
     ("due_locks", &["locks_due"]),
     ("due_inboxes", &["inboxes_due"]),
+    ("due_accounts", &["accounts_due"]),
     ("sweep_batches", &["batches_by_replica", "batches_pkey"]),
 ];
 
