@@ -25,8 +25,8 @@ use std::{
 };
 
 use commands::{
-    Instruction, ack, append, cancel, delete, inbox, offer, offer_again, open, operation,
-    sweep_inbox, target,
+    Instruction, ack, append, cancel, delete, inbox, offer, offer_again, open, operation, probe,
+    seal, sweep_inbox, target,
 };
 use pgbouncer::PgBouncer;
 use proptest::{
@@ -303,6 +303,17 @@ async fn scripted_scenarios_mean_the_same_everywhere() {
         Instruction { intention: Intention::ValidateOnly, ..append("v", now) }.command(),
         append("full", now).command(),
         cancel("nobody", now),
+        // Sealed ids replay for whatever submit, and only once; old ones are probed.
+        seal("sealed", now),
+        seal("sealed", now),
+        append("sealed", now).command(),
+        append("sealed", old).command(),
+        cancel("sealed", now),
+        probe("sealed", now),
+        seal("put", now),
+        seal("late", old),
+        probe("late", old),
+        probe("fresh", now),
         // No news at all.
         Instruction { inbox: None, ..append("silent", now).on("f") }.command(),
         open("default", "c", 3),

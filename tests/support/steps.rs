@@ -39,10 +39,12 @@ pub enum Step {
     Seal {
         id: u8,
     },
-    /// Of an id made before the model began by so many hours.
     Probe {
         id: u8,
-        hours: u8,
+    },
+    /// A submit under an id whose time may be over; see [`Model::mint`].
+    Late {
+        id: u8,
     },
     Ack {
         inbox: u8,
@@ -126,8 +128,9 @@ pub fn step() -> impl Strategy<Value = Step> {
             id, target, inbox, expecting, until_acked, fail: fail == 0
         }),
         1 => (0..30_u8).prop_map(|id| Step::Cancel { id }),
-        1 => (0..30_u8).prop_map(|id| Step::Seal { id }),
-        1 => (0..40_u8, 0..30_u8).prop_map(|(id, hours)| Step::Probe { id, hours }),
+        1 => (0..60_u8).prop_map(|id| Step::Seal { id }),
+        2 => (0..60_u8).prop_map(|id| Step::Probe { id }),
+        1 => (30..60_u8).prop_map(|id| Step::Late { id }),
         3 => (0..2_u8, prop::collection::vec(0..20_i64, 1..5))
             .prop_map(|(inbox, sequences)| Step::Ack { inbox, sequences }),
         1 => (0..30_u8).prop_map(|id| Step::AckNewest { id }),
@@ -223,10 +226,9 @@ impl Model {
                 Instruction::command(instruction)
             }
             Step::Cancel { id } => cancel(&format!("o{id}"), self.start),
-            Step::Seal { id } => seal(&format!("o{id}"), self.start),
-            Step::Probe { id, hours } => {
-                probe(&format!("o{id}"), self.start - Span::hours((*hours).into()))
-            }
+            Step::Seal { id } => seal(&format!("o{id}"), self.mint(*id)),
+            Step::Probe { id } => probe(&format!("o{id}"), self.mint(*id)),
+            Step::Late { id } => append(&format!("o{id}"), self.mint(*id)).on("t0").command(),
             Step::Ack { inbox, sequences } => ack(&format!("i{inbox}"), sequences),
             Step::AckNewest { id } => ack_newest(&format!("o{id}")),
             Step::Extend { inbox, sequence, attempt, consumer, seconds } => {
@@ -299,6 +301,15 @@ impl Model {
             }
             Step::Advance { .. } | Step::Sweep => return None,
         })
+    }
+
+    /// When an id was made: as the model began, or, from the thirtieth on, around the edge of the
+    /// admission window, which some of them cross while the model runs.
+    pub fn mint(&self, id: u8) -> Timestamp {
+        match id.checked_sub(30) {
+            None => self.start,
+            Some(old) => self.start - Span::hours(23) - Span::minutes(4 * i64::from(old)),
+        }
     }
 
     fn attempts(&self, inbox: u8, sequence: i64, attempt: i32, consumer: u8) -> Attempts {

@@ -240,7 +240,7 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
 type Wrong = fn(&mut Changes);
 
 /// One for each guarded statement.
-fn wrong_preconditions() -> [Wrong; 7] {
+fn wrong_preconditions() -> [Wrong; 9] {
     [
         |changes| {
             let before = operation("set", Optional::Set);

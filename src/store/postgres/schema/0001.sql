@@ -26,7 +26,7 @@ CREATE TABLE receiptd.accounts (
     account        TEXT COLLATE "C" NOT NULL,
     create_time    BIGINT NOT NULL,
     inboxes        BIGINT NOT NULL,
-    closed_before  BIGINT NOT NULL, -- this and the floor from the least number on
+    closed_before  BIGINT NOT NULL, -- this and the floor only rise
     evidence_floor BIGINT NOT NULL,
     due_time       BIGINT NOT NULL, -- when closed_before may rise by a step
     PRIMARY KEY (bucket, account)

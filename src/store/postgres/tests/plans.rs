@@ -55,7 +55,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
 
 /// One account with a long history and few open rows, which is what plans go wrong on.
 const SEED: &str = "
-    INSERT INTO receiptd.accounts SELECT n % 50, 'account-' || n, 1, 1, 0, 0
+    INSERT INTO receiptd.accounts SELECT n % 50, 'account-' || n, 1, 1, 0, 0, n
         FROM generate_series(1, 3000) n;
     INSERT INTO receiptd.operations
         SELECT n % 50, 'account-' || n % 50, decode(lpad(to_hex(n), 32, '0'), 'hex'), n, 1, '\\x00',

@@ -27,7 +27,7 @@ CREATE TABLE accounts (
     account        TEXT NOT NULL,
     create_time    INTEGER NOT NULL,
     inboxes        INTEGER NOT NULL,
-    closed_before  INTEGER NOT NULL, -- this and the floor from the least number on
+    closed_before  INTEGER NOT NULL, -- this and the floor only rise
     evidence_floor INTEGER NOT NULL,
     due_time       INTEGER NOT NULL, -- when closed_before may rise by a step
     PRIMARY KEY (bucket, account)
