@@ -44,9 +44,13 @@ const BATCHES_PAGE: i64 = 1_000;
 /// table stays at the length of its age.
 const BATCH_PAGES_MAX: usize = 50;
 
-/// The order of a pass: what frees slots first.
-const KINDS: [DueKind; 4] =
-    [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes];
+/// Pages of accounts in one pass: 2,000 of them, each a write that nobody waits for. Every account
+/// is due once in a step (an hour with the default window), which leaves room for millions.
+const ACCOUNT_PAGES_MAX: usize = 4;
+
+/// The order of a pass: what frees slots first, and what nobody waits for last.
+const KINDS: [DueKind; 5] =
+    [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes, DueKind::Accounts];
 
 /// What one pass did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,6 +73,8 @@ pub struct SweepCounts {
     pub purged: u64,
     /// Inboxes that nobody used.
     pub inboxes_retired: u64,
+    /// Accounts closed for ids up to a later time.
+    pub accounts_closed: u64,
     /// Batch rows that are no longer needed.
     pub batches_removed: u64,
 }
@@ -86,6 +92,7 @@ impl Add for SweepCounts {
             closed: self.closed + other.closed,
             purged: self.purged + other.purged,
             inboxes_retired: self.inboxes_retired + other.inboxes_retired,
+            accounts_closed: self.accounts_closed + other.accounts_closed,
             batches_removed: self.batches_removed + other.batches_removed,
         }
     }
@@ -106,6 +113,7 @@ impl SweepCounts {
             Swept::Closed(count) => SweepCounts { closed: count.unsigned_abs(), ..none },
             Swept::Purged(count) => SweepCounts { purged: count.unsigned_abs(), ..none },
             Swept::InboxRetired => SweepCounts { inboxes_retired: 1, ..none },
+            Swept::AccountClosed => SweepCounts { accounts_closed: 1, ..none },
         }
     }
 
@@ -120,6 +128,7 @@ impl SweepCounts {
             ("closed", self.closed),
             ("purged", self.purged),
             ("inbox_retired", self.inboxes_retired),
+            ("account_closed", self.accounts_closed),
             ("batch_removed", self.batches_removed),
         ];
         for (result, count) in results {
@@ -214,7 +223,7 @@ async fn sweep_kind(
     done: &mut Done,
 ) -> Result<(), ReadError> {
     let mut after = positions.0.remove(&kind);
-    for page in 0..PAGES_MAX {
+    for page in 0..pages_max(kind) {
         let DuePage { rows, next } = engine.store().due(kind, after.as_ref(), PAGE).await?;
         if page == 0 {
             done.overdue = done.overdue.max(oldest_overdue(engine, &rows).await?);
@@ -227,6 +236,14 @@ async fn sweep_kind(
     }
     positions.0.extend(after.map(|position| (kind, position)));
     Ok(())
+}
+
+/// Pages of one kind in one pass.
+fn pages_max(kind: DueKind) -> usize {
+    match kind {
+        DueKind::Deliveries | DueKind::Operations | DueKind::Locks | DueKind::Inboxes => PAGES_MAX,
+        DueKind::Accounts => ACCOUNT_PAGES_MAX,
+    }
 }
 
 /// Runs one command for each row, several at once, so that the engine commits them together.
@@ -252,6 +269,7 @@ fn command(due: Due) -> Command {
         Due::Operation(key) => Command::SweepOperation { key },
         Due::Lock(target) => Command::SweepLock { target },
         Due::Inbox(key) => Command::SweepInbox { key },
+        Due::Account(account) => Command::SweepAccount { account },
     }
 }
 
@@ -268,8 +286,8 @@ impl Done {
     }
 }
 
-/// How long the oldest of these rows is overdue. Locks and inboxes are left out: they have no read
-/// by list of keys, and nobody waits for them alone.
+/// How long the oldest of these rows is overdue. Locks, inboxes and accounts are left out: they have
+/// no read by list of keys, and nobody waits for them alone.
 async fn oldest_overdue(engine: &Engine, rows: &[Due]) -> Result<Span, ReadError> {
     let (deliveries, operations) = oldest_of_each_bucket(rows);
     let mut oldest: Option<Timestamp> = None;
@@ -304,7 +322,7 @@ fn oldest_of_each_bucket(rows: &[Due]) -> (Vec<DeliveryKey>, Vec<OperationKey>) 
                     operations.push(key.clone());
                 }
             }
-            Due::Lock(_) | Due::Inbox(_) => {}
+            Due::Lock(_) | Due::Inbox(_) | Due::Account(_) => {}
         }
     }
     (deliveries, operations)

@@ -25,8 +25,8 @@ use std::{
 };
 
 use commands::{
-    Instruction, ack, append, cancel, delete, inbox, offer, offer_again, open, operation,
-    sweep_inbox, target,
+    Instruction, ack, append, cancel, delete, inbox, offer, offer_again, open, operation, probe,
+    seal, sweep_inbox, target,
 };
 use pgbouncer::PgBouncer;
 use proptest::{
@@ -91,7 +91,13 @@ impl Subject {
 
     async fn due(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        for kind in [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes] {
+        for kind in [
+            DueKind::Deliveries,
+            DueKind::Operations,
+            DueKind::Locks,
+            DueKind::Inboxes,
+            DueKind::Accounts,
+        ] {
             let mut after = None;
             loop {
                 let page = self.engine.store().due(kind, after.as_ref(), 3).await.expect("reads");
@@ -114,6 +120,7 @@ fn as_due(command: &Command) -> Due {
         Command::SweepOperation { key } => Due::Operation(key.clone()),
         Command::SweepLock { target } => Due::Lock(target.clone()),
         Command::SweepInbox { key } => Due::Inbox(key.clone()),
+        Command::SweepAccount { account } => Due::Account(account.clone()),
         other => panic!("not a sweep: {other:?}"),
     }
 }
@@ -296,6 +303,17 @@ async fn scripted_scenarios_mean_the_same_everywhere() {
         Instruction { intention: Intention::ValidateOnly, ..append("v", now) }.command(),
         append("full", now).command(),
         cancel("nobody", now),
+        // Sealed ids replay for whatever submit, and only once; old ones are probed.
+        seal("sealed", now),
+        seal("sealed", now),
+        append("sealed", now).command(),
+        append("sealed", old).command(),
+        cancel("sealed", now),
+        probe("sealed", now),
+        seal("put", now),
+        seal("late", old),
+        probe("late", old),
+        probe("fresh", now),
         // No news at all.
         Instruction { inbox: None, ..append("silent", now).on("f") }.command(),
         open("default", "c", 3),

@@ -23,7 +23,7 @@ use std::{
 
 use commands::{
     ack, ack_newest, append, attempts, cancel, close, consumer, defer, delete, delivery, extend,
-    inbox, numbered, offer, open, operation, pull, redrive, reopen, sweep_inbox,
+    inbox, numbered, offer, open, operation, probe, pull, redrive, reopen, seal, sweep_inbox,
 };
 use futures_util::{
     FutureExt as _,
@@ -115,6 +115,9 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
     let queue = |id: &str| vec![run(holder(id)), run(waiter(id))];
     let waits = |id: &str| operation(&format!("{name}-{id}-waits"));
     vec![
+        // The first one: a probe writes nothing but the row of an account that has none.
+        case(vec![], probe(&path("probe"), now - Span::days(2)), "NeverAccepted"),
+        case(vec![], seal(&path("seal"), now), "Cancelled Cancelled"),
         case(vec![], submit("submit").on(&path("submit")).command(), "Executed Applied"),
         case(vec![run(holder("wait"))], waiter("wait"), "Executed Accepted"),
         case(queue("cancel"), cancel(waits("cancel").id.as_str(), now), "Cancelled Cancelled"),
@@ -165,6 +168,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
             with_pause(vec![run(submit("purge").on(&path("purge")).command()), run(acked)], 72),
             sweep_inbox(&path("purge")),
             "Purged(1)",
+        ),
+        case(
+            with_pause(vec![], 3_700),
+            Command::SweepAccount { account: commands::account() },
+            "AccountClosed",
         ),
     ]
 }
@@ -303,6 +311,7 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
         Ok(Reply::InboxDeleted(inbox)) => format!("Deleted generation {}", inbox.generation),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
+        Ok(Reply::Probed(answer)) => format!("{:?}", answer.standing),
         Ok(Reply::Folded) => "Folded".to_owned(),
         Err(refusal) => refusal.reason().to_owned(),
     }

@@ -8,21 +8,28 @@ mod memory;
 #[path = "support/steps.rs"]
 mod steps;
 
+use std::collections::BTreeSet;
+
 use memory::Memory;
 use proptest::prelude::*;
 use receiptd::domain::{
+    command::{Command, Reply},
     ids::{Span, Timestamp},
-    operation::{Operation, OperationState},
+    operation::{Operation, OperationKey, OperationState},
+    refusal::Refusal,
+    standing::Standing,
 };
 use steps::{Model, Step, step};
 
 struct Run {
     model: Model,
+    /// Ids of which was said that they were never accepted.
+    never: BTreeSet<OperationKey>,
 }
 
 impl Run {
     fn new() -> Self {
-        Run { model: Model::new() }
+        Run { model: Model::new(), never: BTreeSet::new() }
     }
 
     fn take(&mut self, step: &Step) {
@@ -33,7 +40,8 @@ impl Run {
             other => {
                 if let Some(command) = self.model.command(other) {
                     // A refusal is an answer; the invariants hold either way.
-                    let _ = self.model.memory.run(&command);
+                    let answer = self.model.memory.run(&command);
+                    self.check_standing(&command, &answer);
                 }
             }
         }
@@ -57,7 +65,31 @@ impl Run {
             "nothing is left"
         );
         assert!(!self.model.memory.operations.values().any(|row| late(row.due_time)));
+        assert!(!self.model.memory.accounts.values().any(|row| row.due_time <= now));
         assert!(!self.model.memory.locks.values().any(|row| row.due_time <= now));
+    }
+
+    /// A used id is never called absent, and one that was called never accepted never executes (I6,
+    /// I18). What a submit is told agrees.
+    fn check_standing(&mut self, command: &Command, answer: &Result<Reply, Refusal>) {
+        if let (Command::Probe { key, .. }, Ok(Reply::Probed(answer))) = (command, answer) {
+            let used = self.model.memory.operations.contains_key(key);
+            assert_eq!(answer.standing == Standing::Recorded, used, "{key:?}");
+            if answer.standing == Standing::NeverAccepted {
+                self.never.insert(key.clone());
+            }
+        }
+        let refused = answer.as_ref().err();
+        if let (Command::Submit(submit), Some(Refusal::AdmissionClosed { standing, .. })) =
+            (command, refused)
+        {
+            if *standing == Standing::NeverAccepted {
+                self.never.insert(submit.key.clone());
+            }
+            assert!(*standing == Standing::NeverAccepted || !self.never.contains(&submit.key));
+        }
+        let operations = &self.model.memory.operations;
+        assert!(self.never.iter().all(|key| !operations.contains_key(key)), "{command:?}");
     }
 
     /// One line in a document for each APPLIED operation, no more and no less (I2, I3).

@@ -17,11 +17,12 @@ use super::{
 };
 use crate::{
     domain::{
-        command::{Command, Reply},
-        ids::{Account, Invalid, OperationId},
+        command::{Command, IfAbsent, Reply},
+        ids::{Account, Invalid, OperationId, Timestamp},
+        inbox::AccountRow,
         intent, recovery,
         refusal::{Refusal, RefusalOutcome},
-        standing,
+        standing::{self, Answer, Clocks, Kept, Probe, Standing},
     },
     proto::{self, operation_service_server::OperationService},
 };
@@ -212,19 +213,48 @@ impl Api {
         let keys: Vec<_> = identities.iter().map(|identity| identity.key(account)).collect();
         let found = store.look_up(&keys).await?;
         let (row, now) = store.account_and_now(account).await?;
-        let answer = |(identity, found): (Identity, _)| match super::shown::Shown::of_look_up(found)
-        {
-            Some(shown) => recorded(&identity, &shown, now),
-            None => {
-                let policy = self.engine().policy();
-                absent(
-                    &identity,
-                    standing::admit(identity.mint_time, row.as_ref(), policy, now),
-                    now,
-                )
+        let answer = |(identity, found): (Identity, _)| {
+            let row = row.as_ref();
+            async move {
+                match super::shown::Shown::of_look_up(found) {
+                    Some(shown) => Ok(recorded(&identity, &shown, now)),
+                    None => self.absent_now(account, &identity, row, now).await,
+                }
             }
         };
-        Ok(identities.into_iter().zip(found).map(answer).collect())
+        // Probes are handed to the engine together, so that they share their batches.
+        let answers = futures_util::future::join_all(identities.into_iter().zip(found).map(answer));
+        answers.await.into_iter().collect()
+    }
+
+    /// What is known about an id whose record was not there. Its lock is tried only where that can
+    /// prove something, which for an id within the admission window it never can.
+    async fn absent_now(
+        &self,
+        account: &Account,
+        identity: &Identity,
+        row: Option<&AccountRow>,
+        now: Timestamp,
+    ) -> Result<proto::GetOperationResponse, Refused> {
+        let (policy, mint) = (self.engine().policy(), identity.mint_time);
+        let unproven =
+            |probe| standing::of(Kept::Nothing, mint, &Clocks::of(row, policy, now), probe);
+        if !standing::worth_a_probe(mint, row, policy, now) {
+            return Ok(absent(identity, &unproven(Probe::NotAsked), now));
+        }
+        let key = identity.key(account);
+        let command = Command::Probe { key: key.clone(), mint_time: mint };
+        match self.engine().run(command).await {
+            Ok(Reply::Probed(answer)) if answer.standing == Standing::Recorded => {
+                // It arrived between the look-up and the probe.
+                let shown = self.look_up(&key).await?.ok_or(Refusal::Internal)?;
+                Ok(recorded(identity, &shown, now))
+            }
+            Ok(Reply::Probed(answer)) => Ok(absent(identity, &answer, now)),
+            Ok(other) => Err(Refused::about(&key.id)(unexpected(&other))),
+            // Held, or the lock could not be tried now: nothing is proven, and that is an answer.
+            Err(_) => Ok(absent(identity, &unproven(Probe::Held), now)),
+        }
     }
 
     async fn cancel(
@@ -241,6 +271,7 @@ impl Api {
             mint_time: identity.mint_time,
             reason: reason.map_err(Refused::about(&key.id))?,
             subject: caller.subject.clone(),
+            if_absent: if request.seal { IfAbsent::Seal } else { IfAbsent::Refuse },
         };
         let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
         let reply = running.await.map_err(Refused::about(&key.id))?;
@@ -271,7 +302,7 @@ impl Api {
 fn recorded(
     asked: &Identity,
     shown: &super::shown::Shown,
-    now: crate::domain::ids::Timestamp,
+    now: Timestamp,
 ) -> proto::GetOperationResponse {
     let stored = shown.operation.mint_time;
     let remarks = (stored != asked.mint_time).then(|| {
@@ -293,19 +324,11 @@ fn recorded(
     }
 }
 
-fn absent(
-    asked: &Identity,
-    admitted: Result<(), Refusal>,
-    now: crate::domain::ids::Timestamp,
-) -> proto::GetOperationResponse {
-    let standing = match admitted {
-        Err(Refusal::EvidenceExpired { .. }) => proto::Standing::EvidenceExpired,
-        Ok(()) | Err(_) => proto::Standing::NotAcceptedYet,
-    };
+fn absent(asked: &Identity, answer: &Answer, now: Timestamp) -> proto::GetOperationResponse {
     proto::GetOperationResponse {
         operation_id: asked.id.to_string(),
-        standing: standing.into(),
-        recovery: Some(operations::recovery(recovery::of_absent(&asked.id, &admitted))),
+        standing: operations::standing(answer.standing).into(),
+        recovery: Some(operations::recovery(recovery::of_absent(&asked.id, answer))),
         store_time: Some(times::timestamp(now)),
         ..Default::default()
     }

@@ -30,7 +30,8 @@ impl Shown {
     /// What a look-up found, if it found a record.
     pub(super) fn of_look_up(found: LookedUp) -> Option<Self> {
         Some(Shown {
-            projected: Some(convert::projected(found.document.as_ref())),
+            projected: Some(convert::projected(found.document.as_ref()))
+                .filter(|_| !found.operation.as_ref().is_some_and(Operation::is_sealed)),
             operation: found.operation?,
             deliveries: found.deliveries,
             waiting_for: found.lock,
@@ -55,7 +56,8 @@ impl Shown {
     pub(super) fn lacks_something(&self) -> bool {
         let lacks_delivery =
             self.operation.delivery_sequence.is_some() && self.deliveries.is_empty();
-        lacks_delivery || self.projected.is_none()
+        // A sealed id has no target that could be read.
+        lacks_delivery || (self.projected.is_none() && !self.operation.is_sealed())
     }
 
     /// The operation for a caller.

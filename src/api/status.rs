@@ -219,9 +219,10 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             told.push(("limit_ms", (limit.0 / 1_000).to_string()));
             told
         }
-        Refusal::AdmissionClosed { store_time, window } => {
+        Refusal::AdmissionClosed { store_time, window, standing } => {
             let mut told = store_time_told(*store_time);
             told.push(("limit_ms", (window.0 / 1_000).to_string()));
+            told.push(("standing", standing.word().to_owned()));
             told
         }
         Refusal::EvidenceExpired { floor } => {
@@ -405,7 +406,14 @@ mod tests {
                 Code::AlreadyExists,
             ),
             (Refusal::ClockSkew { store_time, limit: retry }, Code::InvalidArgument),
-            (Refusal::AdmissionClosed { store_time, window: retry }, Code::FailedPrecondition),
+            (
+                Refusal::AdmissionClosed {
+                    store_time,
+                    window: retry,
+                    standing: Standing::NeverAccepted,
+                },
+                Code::FailedPrecondition,
+            ),
             (Refusal::EvidenceExpired { floor: store_time }, Code::FailedPrecondition),
             (
                 Refusal::InboxFull { limit: 1, in_use: 1, earliest_release: Some(store_time) },
@@ -529,7 +537,10 @@ mod tests {
         assert!(status.get_details_quota_failure().is_some());
         assert_eq!(find("RESUME_TOKEN_INVALID").1["cause"], "OTHER_INBOX");
         assert_eq!(find("NO_SUCH_OPERATION").1["standing"], "NOT_ACCEPTED_YET");
-        assert!(find("ADMISSION_CLOSED").0.get_details_precondition_failure().is_some());
+        let (status, metadata) = find("ADMISSION_CLOSED");
+        assert!(status.get_details_precondition_failure().is_some());
+        let told = (metadata["standing"].as_str(), metadata["recovery"].as_str());
+        assert_eq!(told, ("NEVER_ACCEPTED", "NEW_ID_SAFE"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::proto::{CancelOperationResponse, CancelOutcome};
 const HELP: &str = "\
 Examples:
   receiptd cancel 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10 --reason 'typed by mistake'
+  receiptd cancel 0197a3c2-5b7e-7c11-8a52-2f1f5d0e9a10 --seal
 
 Exit codes:
   0  cancelled: no effect
@@ -34,6 +35,9 @@ pub struct CancelArgs {
     /// Why, for the audit trail.
     #[arg(long, default_value = "")]
     pub reason: String,
+    /// Seal an id without a record: no submit under it can execute any more.
+    #[arg(long)]
+    pub seal: bool,
     #[command(flatten)]
     /// Where the service is.
     pub connect: ConnectArgs,
@@ -49,7 +53,11 @@ pub struct CancelArgs {
 pub async fn run(args: CancelArgs) -> Result<ExitCode, Failure> {
     let identity = args.identity.identity()?;
     let client = args.connect.client()?;
-    let response = client.cancel(&identity, &args.reason).await.map_err(|failure| {
+    let answered = match args.seal {
+        true => client.seal(&identity, &args.reason).await,
+        false => client.cancel(&identity, &args.reason).await,
+    };
+    let response = answered.map_err(|failure| {
         let look_up = args.connect.get_command(&identity);
         let settle = format!("Look it up, or cancel it again:\n  {look_up}");
         change_failed(&failure, &args.connect.endpoint, &settle)
@@ -62,8 +70,16 @@ pub async fn run(args: CancelArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+fn is_sealed(response: &CancelOperationResponse) -> bool {
+    let receipt = response.operation.as_ref().and_then(|operation| operation.receipt.as_ref());
+    receipt.is_some_and(|receipt| receipt.sealed)
+}
+
 fn table(response: &CancelOperationResponse) -> comfy_table::Table {
     let sentence = match response.outcome() {
+        CancelOutcome::Cancelled if is_sealed(response) => {
+            "sealed: no submit under this id can execute any more"
+        }
         CancelOutcome::Cancelled => "cancelled: it had no effect",
         CancelOutcome::Requested => "asked for: the operation still runs",
         CancelOutcome::TooLate => "too late: the operation had ended before",

@@ -67,6 +67,7 @@ fn receipt(receipt: &Receipt) -> Value {
         "rejection": receipt.rejection.as_ref().map(rejection),
         "document": receipt.document.as_ref().map(document_change),
         "cancelReason": receipt.cancel_reason,
+        "sealed": receipt.sealed,
     })
 }
 

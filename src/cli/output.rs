@@ -158,8 +158,12 @@ pub fn operation_facts(operation: &Operation) -> Vec<(&'static str, String)> {
         ("state", format!("{} (effect: {certainty})", state_word(state))),
     ];
     if let Some(receipt) = &operation.receipt {
-        rows.push(("action", receipt.action.clone()));
-        rows.push(("target", receipt.target.clone()));
+        if receipt.sealed {
+            rows.push(("sealed", "no submit under this id can execute".to_owned()));
+        } else {
+            rows.push(("action", receipt.action.clone()));
+            rows.push(("target", receipt.target.clone()));
+        }
         if let Some(change) = &receipt.document {
             let verb = match (change.created, change.deleted) {
                 (true, _) => ", created",

@@ -216,7 +216,32 @@ impl Client {
             operation_id: identity.id().to_owned(),
             mint_time: identity.wire_mint_time(),
             reason: reason.to_owned(),
+            seal: false,
         };
+        self.cancel_with(request).await
+    }
+
+    /// As [`Client::cancel`], and seals an id that has no record: no submit under it can execute any
+    /// more, also one that is still on its way. Durable once answered, and harmless to repeat. An id
+    /// that is too old or too new for a submit is refused like one.
+    pub async fn seal(
+        &self,
+        identity: &OperationIdentity,
+        reason: &str,
+    ) -> Result<CancelOperationResponse, Failure> {
+        let request = CancelOperationRequest {
+            operation_id: identity.id().to_owned(),
+            mint_time: identity.wire_mint_time(),
+            reason: reason.to_owned(),
+            seal: true,
+        };
+        self.cancel_with(request).await
+    }
+
+    async fn cancel_with(
+        &self,
+        request: CancelOperationRequest,
+    ) -> Result<CancelOperationResponse, Failure> {
         self.repeat(|| {
             let (mut service, request) = (self.operations(), self.timed(request.clone()));
             async move { service.cancel_operation(request).await }

@@ -48,11 +48,13 @@ pub enum AuditKind {
     AckedLate = 13,
     /// An ended delivery was made pending again by hand.
     Redriven = 14,
+    /// The id had no record and was sealed.
+    Sealed = 15,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 14] = [
+    pub const ALL: [AuditKind; 15] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -67,6 +69,7 @@ impl AuditKind {
         AuditKind::Dead,
         AuditKind::AckedLate,
         AuditKind::Redriven,
+        AuditKind::Sealed,
     ];
 }
 

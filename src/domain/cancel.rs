@@ -1,14 +1,15 @@
-//! Cancelling: only what has not begun; the answer is the state in force (contract section 4).
+//! Cancelling: only what has not begun; the answer is the state in force (contract section 4). An
+//! id without a record is refused, or sealed.
 
 use super::{
-    command::{CancelOutcome, Decided, Reply},
+    command::{CancelOutcome, Decided, IfAbsent, Reply},
     decide::{Missing, record_events},
     finish,
     ids::MintTime,
     intent::IntentPart,
     operation::{Operation, OperationKey, OperationState, Outcome},
     refusal::Refusal,
-    release, standing,
+    release, seal, standing,
     world::{World, needs::Access},
 };
 
@@ -17,13 +18,11 @@ pub(super) fn cancel(
     world: &mut World,
     key: &OperationKey,
     mint_time: MintTime,
-    reason: &str,
-    subject: &str,
+    (reason, subject): (&str, &str),
+    if_absent: IfAbsent,
 ) -> Decided<Reply> {
     let Some(mut operation) = world.operation(key, Access::Write)?.cloned() else {
-        let account = world.account(&key.account)?;
-        let refusal = standing::refuse_absent(mint_time, account, world.policy(), world.now());
-        return Err(refusal.into());
+        return absent(world, key, mint_time, (reason, subject), if_absent);
     };
     if operation.mint_time != mint_time {
         return Err(Refusal::IntentMismatch { differs: vec![IntentPart::MintTime] }.into());
@@ -46,6 +45,28 @@ pub(super) fn cancel(
         }
     };
     Ok(Reply::Cancelled { outcome, operation: Box::new(operation), delivery: None })
+}
+
+/// A cancel of an id without a record.
+fn absent(
+    world: &mut World,
+    key: &OperationKey,
+    mint_time: MintTime,
+    (reason, subject): (&str, &str),
+    if_absent: IfAbsent,
+) -> Decided<Reply> {
+    match if_absent {
+        IfAbsent::Seal => {
+            let operation = Box::new(seal::seal(world, key, mint_time, reason, subject)?);
+            let outcome = CancelOutcome::Cancelled;
+            Ok(Reply::Cancelled { outcome, operation, delivery: None })
+        }
+        IfAbsent::Refuse => {
+            let account = world.account(&key.account)?;
+            let refusal = standing::refuse_absent(mint_time, account, world.policy(), world.now());
+            Err(refusal.into())
+        }
+    }
 }
 
 /// Ends an ACCEPTED operation that has not begun: takes it out of the queue, and queues its news.

@@ -19,6 +19,7 @@ use super::{
     operation::{Operation, OperationKey, ResultKind},
     redrive::Redriven,
     refusal::Refusal,
+    standing::Answer,
     world::needs::Unloaded,
 };
 
@@ -38,6 +39,15 @@ pub enum Intention {
     Execute,
     /// Check everything, change nothing.
     ValidateOnly,
+}
+
+/// What a cancel does with an id that has no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfAbsent {
+    /// Is refused with NO_SUCH_OPERATION: a submit may still be on its way.
+    Refuse,
+    /// Records the id as CANCELLED, so that no submit under it can execute any more.
+    Seal,
 }
 
 /// One instruction under its id. Everything that can be seen from the request alone was checked.
@@ -74,7 +84,7 @@ pub struct Submit {
 pub enum Command {
     /// Claims an id and executes, attaches, or replays.
     Submit(Box<Submit>),
-    /// Cancels what has not begun.
+    /// Cancels what has not begun; may seal what has no record.
     Cancel {
         /// Whose id.
         key: OperationKey,
@@ -84,6 +94,16 @@ pub enum Command {
         reason: String,
         /// The credential's subject.
         subject: String,
+        /// What becomes of an id without a record.
+        if_absent: IfAbsent,
+    },
+    /// Takes the lock of an id and looks what is known of it: changes nothing but the row of an
+    /// account that has none.
+    Probe {
+        /// Whose id.
+        key: OperationKey,
+        /// When it was made.
+        mint_time: MintTime,
     },
     /// Acks deliveries, each with its own outcome.
     Ack {
@@ -224,6 +244,11 @@ pub enum Command {
         /// Which.
         key: InboxKey,
     },
+    /// Looks at an account that may close for more old ids.
+    SweepAccount {
+        /// Which.
+        account: Account,
+    },
     /// Folds the count of replays into an operation.
     FoldReplays {
         /// Which.
@@ -321,6 +346,8 @@ pub enum Swept {
     Purged(i64),
     /// An inbox that nobody used became a marker.
     InboxRetired,
+    /// An account was closed for ids up to a later time.
+    AccountClosed,
 }
 
 /// Which deliveries an offer may put in flight.
@@ -347,6 +374,8 @@ pub enum Reply {
         /// Its delivery, if this batch holds it.
         delivery: Option<Box<Delivery>>,
     },
+    /// To [`Command::Probe`].
+    Probed(Box<Answer>),
     /// To [`Command::Ack`], in the order asked.
     Acked(Vec<Acked>),
     /// To [`Command::Extend`] and [`Command::Defer`], in the order asked.

@@ -6,11 +6,11 @@
 use super::{
     attempts,
     audit::{self, AuditEvent},
-    cancel,
+    cancel, closing,
     command::{Command, Decided, Halt, Reply},
     consume, deliver, inboxes,
     operation::{Operation, OperationKey},
-    record, redrive, release, submit, sweep,
+    record, redrive, release, standing, submit, sweep,
     world::{
         World,
         needs::{Access, Unloaded},
@@ -25,9 +25,10 @@ use super::{
 pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
     match command {
         Command::Submit(submit) => submit::submit(world, submit),
-        Command::Cancel { key, mint_time, reason, subject } => {
-            cancel::cancel(world, key, *mint_time, reason, subject)
+        Command::Cancel { key, mint_time, reason, subject, if_absent } => {
+            cancel::cancel(world, key, *mint_time, (reason, subject), *if_absent)
         }
+        Command::Probe { key, mint_time } => standing::probe(world, key, *mint_time),
         Command::Ack { account, targets, subject, consumer } => {
             deliver::ack(world, account, targets, subject, consumer)
         }
@@ -58,6 +59,7 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         Command::SweepOperation { key } => sweep::operation(world, key),
         Command::SweepLock { target } => sweep::lock(world, target),
         Command::SweepInbox { key } => sweep::inbox(world, key),
+        Command::SweepAccount { account } => closing::sweep(world, account),
         Command::FoldReplays { key, count } => fold_replays(world, key, *count),
     }
 }

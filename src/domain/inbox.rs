@@ -5,6 +5,7 @@
 //! in between; a delivery row changes only under the lock of its inbox row.
 
 use super::{
+    closing,
     delivery::{DeliveryKey, InboxKey},
     ids::{ConsumerId, Timestamp},
     policy::Policy,
@@ -226,23 +227,27 @@ pub struct AccountRow {
     pub create_time: Timestamp,
     /// How many inboxes it has.
     pub inboxes: i64,
-    /// No id minted up to here can be accepted any more; only rises, from
-    /// [`Timestamp::BEGINNING`].
+    /// No id minted up to here can be accepted any more; only rises.
     pub closed_before: Timestamp,
     /// The greatest mint time whose record was deleted or may be lost; only rises, from
     /// [`Timestamp::BEGINNING`].
     pub evidence_floor: Timestamp,
+    /// When the sweeper has to look at it: when `closed_before` may rise by a step.
+    pub due_time: Timestamp,
 }
 
 impl AccountRow {
-    /// An account at its first use: nothing was deleted, and nothing is closed.
-    pub fn new(account: super::ids::Account, now: Timestamp) -> Self {
+    /// An account at its first use: nothing was deleted, and closed is what lies behind the
+    /// admission window.
+    pub fn new(account: super::ids::Account, policy: &Policy, now: Timestamp) -> Self {
+        let closed_before = closing::limit(policy, now);
         AccountRow {
             account,
             create_time: now,
             inboxes: 0,
-            closed_before: Timestamp::BEGINNING,
+            closed_before,
             evidence_floor: Timestamp::BEGINNING,
+            due_time: closing::due(policy, closed_before),
         }
     }
 }

@@ -14,6 +14,8 @@ use super::{
 
 /// The version of the digest's rules that this release writes.
 pub const DIGEST_VERSION: i16 = 1;
+/// The version that stands beside a record without intent: a sealed id.
+const NO_INTENT: i16 = 0;
 /// Longest action name, in bytes.
 pub const ACTION_BYTES_MAX: usize = 128;
 /// Longest content type, in bytes.
@@ -111,6 +113,18 @@ pub struct IntentDigest {
 }
 
 impl IntentDigest {
+    /// Of no intent: what a sealed id has. No intent has this digest, since none has its version.
+    pub const NONE: IntentDigest = IntentDigest {
+        version: NO_INTENT,
+        whole: [0; 32],
+        parts: [0; PART_DIGEST_BYTES * DIGESTED_PARTS.len()],
+    };
+
+    /// Whether there is no intent.
+    pub fn is_none(&self) -> bool {
+        self.version == NO_INTENT
+    }
+
     /// The parts in which two digests of one version differ.
     pub fn differs(&self, other: &IntentDigest) -> Vec<IntentPart> {
         let ours = self.parts.chunks(PART_DIGEST_BYTES);

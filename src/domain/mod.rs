@@ -4,7 +4,7 @@
 //! [`operation`], [`document`], [`lock`], [`delivery`], [`inbox`] and [`audit`] are the rows;
 //! [`policy`] holds the clocks and limits; [`world`] is what a batch sees; [`command`] is what can
 //! be asked; [`refusal`], [`standing`] and [`recovery`] are how "no", "not known" and "what next"
-//! are said; [`filter`] is what a list shows; [`token`] seals positions that callers hand back;
+//! are said; [`closing`] is how old ids lose the way in; [`filter`] is what a list shows; [`token`] seals positions that callers hand back;
 //! [`decide`] is the way in. [`record`] packs what no statement looks into.
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
@@ -12,6 +12,7 @@
 pub mod attempts;
 pub mod audit;
 mod cancel;
+pub mod closing;
 pub mod command;
 pub mod consume;
 pub mod decide;
@@ -36,6 +37,7 @@ pub mod refusal;
 mod release;
 #[cfg(test)]
 pub(crate) mod sample;
+mod seal;
 pub mod spans;
 pub mod standing;
 mod submit;

@@ -318,6 +318,11 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether the id was sealed: recorded without intent, so that nothing under it can execute.
+    pub fn is_sealed(&self) -> bool {
+        self.digest.is_none()
+    }
+
     /// What it acts on.
     pub fn target_key(&self) -> TargetKey {
         TargetKey { account: self.key.account.clone(), target: self.target.clone() }

@@ -10,6 +10,7 @@ use super::{
     lock::Lock,
     operation::{EffectCertainty, Operation, OperationState, Outcome, Rejection, RejectionReason},
     refusal::{Recovery, RecoveryAction, Refusal},
+    standing::{Admission, Answer, Standing},
 };
 
 /// The target as it is now, apart from the receipt.
@@ -42,6 +43,13 @@ pub fn of_operation(operation: &Operation, beside: Circumstances<'_>) -> Recover
             (RecoveryAction::ShowResult, applied(operation, change, beside.projected))
         }
         (Some(Outcome::Rejected(rejection)), _) => rejected(id, rejection),
+        (Some(Outcome::Cancelled { .. }), _) if operation.is_sealed() => (
+            RecoveryAction::NewIdSafe,
+            format!(
+                "Operation {id} was sealed before any submit was accepted: it had no effect, and \
+                 no submit under this id can have one. A new instruction may take a new id."
+            ),
+        ),
         (Some(Outcome::Cancelled { .. }), _) => (
             RecoveryAction::NewIdSafe,
             format!(
@@ -75,31 +83,38 @@ pub fn of_operation(operation: &Operation, beside: Circumstances<'_>) -> Recover
     Recovery { action, text: format!("{known}{}", repeated(operation, beside.origin)) }
 }
 
-/// The next step for an id without a record, by whether it may still be accepted.
-pub fn of_absent(id: &OperationId, admitted: &Result<(), Refusal>) -> Recovery {
-    let (action, next) = match admitted {
-        Ok(()) => (
-            RecoveryAction::ResubmitSameId,
-            "a submit may still be on its way. Send the same submit with the same id: it executes \
-             at most once."
+/// The next step for an id without a record, by what the table of standings says of it.
+pub fn of_absent(id: &OperationId, answer: &Answer) -> Recovery {
+    let (action, next) = match (answer.standing, &answer.submit) {
+        (Standing::NeverAccepted, _) => (
+            RecoveryAction::NewIdSafe,
+            "it was never accepted and had no effect, and no submit under this id can be accepted \
+             any more. A new instruction may take a new id."
                 .to_owned(),
         ),
-        Err(Refusal::EvidenceExpired { .. }) => (
+        (Standing::EvidenceExpired, _) => (
             RecoveryAction::ReadCurrentState,
             "records of that time are no longer kept, so it may have been executed. Read the \
              target as it is now, then decide."
                 .to_owned(),
         ),
-        Err(refusal @ Refusal::ClockSkew { .. }) => (
+        (_, Admission::Refused(refusal @ Refusal::ClockSkew { .. })) => (
             RecoveryAction::FixRequest,
             format!("{}. Mint ids from the store's time.", refusal.text()),
         ),
-        Err(refusal) => (
-            RecoveryAction::ReadCurrentState,
+        (_, Admission::Refused(refusal)) => (
+            RecoveryAction::Wait,
             format!(
-                "{}: it can't be accepted any more. Read the target as it is now, then decide.",
+                "{}: no submit is accepted any more, but one may have been on its way. Wait, then \
+                 look up the same id.",
                 refusal.text()
             ),
+        ),
+        (_, Admission::Executes | Admission::Replays) => (
+            RecoveryAction::ResubmitSameId,
+            "a submit may still be on its way. Send the same submit with the same id: it executes \
+             at most once."
+                .to_owned(),
         ),
     };
     Recovery { action, text: format!("There is no record of operation {id}; {next}") }
@@ -299,21 +314,40 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_id_is_never_told_to_take_a_new_one() {
+    fn an_absent_id_is_never_told_to_take_a_new_one_in_doubt() {
         let id = OperationId::parse("op-1").expect("valid");
         let (now, span) = (Timestamp(0), Span::seconds(1));
-        for (admitted, action) in [
-            (Ok(()), RecoveryAction::ResubmitSameId),
+        let closed = |standing| {
+            Admission::Refused(Refusal::AdmissionClosed { store_time: now, window: span, standing })
+        };
+        let skew = Refusal::ClockSkew { store_time: now, limit: span };
+        let expired = Refusal::EvidenceExpired { floor: now };
+        let (waits, never) = (Standing::NotAcceptedYet, Standing::NeverAccepted);
+        for (standing, submit, action) in [
+            (waits, Admission::Executes, RecoveryAction::ResubmitSameId),
+            (waits, closed(waits), RecoveryAction::Wait),
+            (waits, Admission::Refused(skew), RecoveryAction::FixRequest),
             (
-                Err(Refusal::AdmissionClosed { store_time: now, window: span }),
+                Standing::EvidenceExpired,
+                Admission::Refused(expired),
                 RecoveryAction::ReadCurrentState,
             ),
-            (Err(Refusal::EvidenceExpired { floor: now }), RecoveryAction::ReadCurrentState),
-            (Err(Refusal::ClockSkew { store_time: now, limit: span }), RecoveryAction::FixRequest),
+            (never, closed(never), RecoveryAction::NewIdSafe),
         ] {
-            let recovery = of_absent(&id, &admitted);
+            let recovery = of_absent(&id, &Answer { standing, submit });
             assert_eq!(recovery.action, action);
             assert!(recovery.text.contains("op-1"));
+            let new_id = recovery.text.contains("new id");
+            assert_eq!(new_id, standing == never, "{}", recovery.text);
         }
+    }
+
+    #[test]
+    fn a_sealed_id_says_that_nothing_under_it_can_have_an_effect() {
+        let cancelled = ended(Outcome::Cancelled { reason: String::new() });
+        let sealed = Operation { digest: crate::domain::intent::IntentDigest::NONE, ..cancelled };
+        let recovery = of_operation(&sealed, Circumstances::default());
+        assert_eq!(recovery.action, RecoveryAction::NewIdSafe);
+        assert!(recovery.text.starts_with("Operation op-1 was sealed"), "{}", recovery.text);
     }
 }

@@ -84,6 +84,8 @@ pub enum Refusal {
         store_time: Timestamp,
         /// The window.
         window: Span,
+        /// What is known of the id: NOT_ACCEPTED_YET, or NEVER_ACCEPTED where that is proven.
+        standing: Standing,
     },
     /// The evidence about ids of that time is gone.
     EvidenceExpired {
@@ -473,17 +475,19 @@ impl Refusal {
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
             Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
             Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
-            Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
-                RecoveryAction::ReadCurrentState
+            Refusal::AdmissionClosed { standing: Standing::NeverAccepted, .. } => {
+                RecoveryAction::NewIdSafe
             }
-            Refusal::NoSuchDocument | Refusal::ResultNotKept { .. } => {
-                RecoveryAction::ReadCurrentState
-            }
+            Refusal::EvidenceExpired { .. }
+            | Refusal::NoSuchDocument
+            | Refusal::ResultNotKept { .. } => RecoveryAction::ReadCurrentState,
             Refusal::InboxFull { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::RateLimited { .. }
             | Refusal::SlowConsumer => RecoveryAction::SlowDown,
-            Refusal::TargetLocked { .. }
+            // Another attempt may still be on its way; once its time is closed, that is settled.
+            Refusal::AdmissionClosed { .. }
+            | Refusal::TargetLocked { .. }
             | Refusal::ResultNotReady { .. }
             | Refusal::IdentityHeld { .. } => RecoveryAction::Wait,
             Refusal::StoreUnavailable { .. }

@@ -60,11 +60,17 @@ pub(super) fn submit(world: &mut World, submit: &Submit) -> Decided<Reply> {
 
 /// The id has a record: attach, replay, or refuse another intent.
 fn replay(world: &World, submit: &Submit, operation: Operation) -> Decided<Reply> {
-    let mut differs = operation.digest.differs(&submit.digest);
+    let sealed = operation.is_sealed();
+    // A sealed id has no intent that another could differ from; its mint time is its identity.
+    let mut differs = match sealed {
+        true => Vec::new(),
+        false => operation.digest.differs(&submit.digest),
+    };
     if operation.mint_time != submit.mint_time {
         differs.push(IntentPart::MintTime);
     }
-    if !differs.is_empty() || operation.digest.whole != submit.digest.whole {
+    let same = sealed || operation.digest.whole == submit.digest.whole;
+    if !differs.is_empty() || !same {
         return Err(Refusal::IntentMismatch { differs }.into());
     }
     let waiting_for = match operation.wait_ticket {
@@ -74,7 +80,8 @@ fn replay(world: &World, submit: &Submit, operation: Operation) -> Decided<Reply
     let ended = operation.state.ends_the_wait();
     Ok(Reply::Submitted(Box::new(Submitted {
         origin: if ended { Origin::Replayed } else { Origin::Attached },
-        other_inbox: submit.inbox.clone().filter(|_| submit.inbox != operation.inbox),
+        // A sealed id has no news, so there is no inbox that could stay in place.
+        other_inbox: submit.inbox.clone().filter(|_| !sealed && submit.inbox != operation.inbox),
         operation,
         delivery: None,
         waiting_for,
@@ -132,7 +139,7 @@ pub(super) fn ensure_account(
     if let Some(row) = world.account(account)? {
         return Ok(row.clone());
     }
-    let row = AccountRow::new(account.clone(), world.now());
+    let row = AccountRow::new(account.clone(), world.policy(), world.now());
     world.put_account(row.clone())?;
     Ok(row)
 }

@@ -83,6 +83,7 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
     match command {
         Command::Submit(submit) => Some(&submit.key),
         Command::Cancel { key, .. }
+        | Command::Probe { key, .. }
         | Command::SweepOperation { key }
         | Command::FoldReplays { key, .. } => Some(key),
         Command::Ack { .. }
@@ -99,7 +100,8 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::ReleaseLock { .. }
         | Command::SweepDelivery { .. }
         | Command::SweepLock { .. }
-        | Command::SweepInbox { .. } => None,
+        | Command::SweepInbox { .. }
+        | Command::SweepAccount { .. } => None,
     }
 }
 

@@ -312,6 +312,7 @@ pub(super) fn cancel(account: &str, id: &str) -> Command {
         mint_time: MintTime::from_millis(0),
         reason: String::new(),
         subject: String::new(),
+        if_absent: IfAbsent::Refuse,
     }
 }
 

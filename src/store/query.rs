@@ -48,6 +48,8 @@ pub enum DueKind {
     Locks,
     /// Inboxes with consumers past their lease, or whose upkeep is due.
     Inboxes,
+    /// Accounts that may close for more old ids.
+    Accounts,
 }
 
 /// One row that is due.
@@ -61,6 +63,8 @@ pub enum Due {
     Lock(TargetKey),
     /// An inbox.
     Inbox(InboxKey),
+    /// An account.
+    Account(Account),
 }
 
 /// Where the sweeper goes on within a pass: keyset, so that a stuck head never starves the tail.

@@ -129,6 +129,21 @@ fn attempts_are_extended_and_given_back_by_their_holder() {
 }
 
 #[test]
+fn a_sealed_id_is_told_by_every_command() {
+    let server = Running::dev(&[]);
+    let id = ["save:1", "--mint-time", &humantime_now()];
+    let cancel = [&["cancel"], &id[..]].concat();
+    server.call(&cancel).expect(5, &["NO_SUCH_OPERATION"]);
+    let seal = [&cancel[..], &["--seal"]].concat();
+    let sealed = server.call(&seal).expect(0, &["sealed: no submit", "NEW_ID_SAFE"]).stdout.clone();
+    assert!(!sealed.contains("target"), "{sealed}");
+    let put = ["submit", "document.put", "a", "{\"content\":\"\"}", "--id"];
+    server.call(&[&put[..], &id[..]].concat()).expect(3, &["CANCELLED", "NEW_ID_SAFE"]);
+    server.call(&[&["get"], &id[..]].concat()).expect(3, &["RECORDED", "was sealed"]);
+    server.call(&["document", "get", "a"]).expect(1, &["NO_SUCH_DOCUMENT"]);
+}
+
+#[test]
 fn a_rehearsals_store_is_checked_by_the_name_of_its_flag() {
     let ended = receiptd(&["rehearse", "--store", "foo:canary"]);
     ended.expect(2, &["--store must be postgres://… or sqlite:PATH"]);

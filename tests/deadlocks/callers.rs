@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use receiptd::{
     domain::{
         attempts::{AttemptTarget, Attempts},
-        command::{CancelOutcome, Choice, Command, Origin, Reply, Submitted},
+        command::{CancelOutcome, Choice, Command, IfAbsent, Origin, Reply, Submitted},
         delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
         inbox::Force,
@@ -171,8 +171,13 @@ impl Worker {
         let Some((key, mint_time)) = self.hunt.operation(self.dice >> 20) else { return };
         self.roll(2);
         let subject = self.name.clone();
-        let command =
-            Command::Cancel { key: key.clone(), mint_time, reason: String::new(), subject };
+        let command = Command::Cancel {
+            key: key.clone(),
+            mint_time,
+            reason: String::new(),
+            subject,
+            if_absent: IfAbsent::Refuse,
+        };
         match self.engine.run(command).await {
             Ok(Reply::Cancelled { outcome, operation, .. }) => {
                 self.hunt.count("cancel", &format!("{outcome:?}"));

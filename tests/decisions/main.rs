@@ -1,5 +1,6 @@
 //! The golden truth table of decisions: every rule, without a store, on exact values.
 
+mod absence;
 mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;

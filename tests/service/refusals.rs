@@ -242,7 +242,7 @@ async fn an_absent_id_outside_admission_is_never_told_to_be_sent_again() {
     let days = Span::days(2).0;
     let at = |micros: i64| prost_types::Timestamp { seconds: micros / 1_000_000, nanos: 0 };
     for (time, next) in
-        [(now, "RESUBMIT_SAME_ID"), (now - days, "READ_CURRENT_STATE"), (now + days, "FIX_REQUEST")]
+        [(now, "RESUBMIT_SAME_ID"), (now - days, "WAIT"), (now + days, "FIX_REQUEST")]
     {
         let (operation_id, mint_time) = ("op-1".to_owned(), Some(at(time)));
         let cancel = proto::CancelOperationRequest {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use receiptd::proto::{
-    AckDeliveriesRequest, AckTarget, BatchSubmitOperationsRequest, ExtendDeliveriesRequest,
-    PullDeliveriesRequest, SubmitError, SubmitOperationRequest,
+    AckDeliveriesRequest, AckTarget, BatchSubmitOperationsRequest, CancelOperationRequest,
+    ExtendDeliveriesRequest, PullDeliveriesRequest, SubmitError, SubmitOperationRequest,
     batch_submit_result::Result as Submitted, session_ack_result_item::Result as Acked,
     session_extend_result_item::Result as Extended,
 };
@@ -67,6 +67,7 @@ fn submits() -> Vec<(&'static str, Build)> {
         ("other intent", |way| {
             into_inbox(named(way, "applied").append(&format!("{way}/applied"), "other"), way)
         }),
+        ("sealed", |way| on(way, "sealed")),
         ("no id", |_| SubmitOperationRequest::default()),
         ("no intent", |way| SubmitOperationRequest { intent: None, ..on(way, "empty") }),
         ("unknown action", |way| {
@@ -101,6 +102,15 @@ async fn submits_answer_alike(store: TestStore) {
         }
         request
     };
+    for way in ["wayone", "waytwo"] {
+        let request = CancelOperationRequest {
+            operation_id: named(way, "sealed").id,
+            mint_time: Some(minted),
+            seal: true,
+            ..CancelOperationRequest::default()
+        };
+        caller.operations.clone().cancel_operation(request).await.expect("sealed");
+    }
     for (what, build) in submits() {
         let unary = unary(&caller, fixed(build("wayone"))).await;
         session.submit(vec![(3, fixed(build("waytwo")))]).await;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use receiptd::domain::{
     attempts::{AttemptTarget, Attempts},
-    command::{Choice, Command, Intention, OnLocked, Submit},
+    command::{Choice, Command, IfAbsent, Intention, OnLocked, Submit},
     delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
@@ -191,7 +191,22 @@ pub fn cancel(id: &str, mint: Timestamp) -> Command {
         mint_time: MintTime::from_timestamp(mint),
         reason: "changed my mind".to_owned(),
         subject: "tester".to_owned(),
+        if_absent: IfAbsent::Refuse,
     }
+}
+
+pub fn seal(id: &str, mint: Timestamp) -> Command {
+    Command::Cancel {
+        key: operation(id),
+        mint_time: MintTime::from_timestamp(mint),
+        reason: "never mind".to_owned(),
+        subject: "tester".to_owned(),
+        if_absent: IfAbsent::Seal,
+    }
+}
+
+pub fn probe(id: &str, mint: Timestamp) -> Command {
+    Command::Probe { key: operation(id), mint_time: MintTime::from_timestamp(mint) }
 }
 
 pub fn open(name: &str, who: &str, window: i64) -> Command {

@@ -16,8 +16,8 @@ use receiptd::domain::{
 use crate::{
     commands::{
         self, Instruction, ack, ack_newest, append, attempts, cancel, close, defer, delete,
-        delivery, extend, inbox, newest, numbered, offer, offer_again, open, operation, pull,
-        redrive, reopen, target,
+        delivery, extend, inbox, newest, numbered, offer, offer_again, open, operation, probe,
+        pull, redrive, reopen, seal, target,
     },
     memory::Memory,
 };
@@ -34,6 +34,16 @@ pub enum Step {
         fail: bool,
     },
     Cancel {
+        id: u8,
+    },
+    Seal {
+        id: u8,
+    },
+    Probe {
+        id: u8,
+    },
+    /// A submit under an id whose time may be over; see [`Model::mint`].
+    Late {
         id: u8,
     },
     Ack {
@@ -118,6 +128,9 @@ pub fn step() -> impl Strategy<Value = Step> {
             id, target, inbox, expecting, until_acked, fail: fail == 0
         }),
         1 => (0..30_u8).prop_map(|id| Step::Cancel { id }),
+        1 => (0..60_u8).prop_map(|id| Step::Seal { id }),
+        2 => (0..60_u8).prop_map(|id| Step::Probe { id }),
+        1 => (30..60_u8).prop_map(|id| Step::Late { id }),
         3 => (0..2_u8, prop::collection::vec(0..20_i64, 1..5))
             .prop_map(|(inbox, sequences)| Step::Ack { inbox, sequences }),
         1 => (0..30_u8).prop_map(|id| Step::AckNewest { id }),
@@ -213,6 +226,9 @@ impl Model {
                 Instruction::command(instruction)
             }
             Step::Cancel { id } => cancel(&format!("o{id}"), self.start),
+            Step::Seal { id } => seal(&format!("o{id}"), self.mint(*id)),
+            Step::Probe { id } => probe(&format!("o{id}"), self.mint(*id)),
+            Step::Late { id } => append(&format!("o{id}"), self.mint(*id)).on("t0").command(),
             Step::Ack { inbox, sequences } => ack(&format!("i{inbox}"), sequences),
             Step::AckNewest { id } => ack_newest(&format!("o{id}")),
             Step::Extend { inbox, sequence, attempt, consumer, seconds } => {
@@ -287,6 +303,15 @@ impl Model {
         })
     }
 
+    /// When an id was made: as the model began, or, from the thirtieth on, around the edge of the
+    /// admission window, which some of them cross while the model runs.
+    pub fn mint(&self, id: u8) -> Timestamp {
+        match id.checked_sub(30) {
+            None => self.start,
+            Some(old) => self.start - Span::hours(23) - Span::minutes(4 * i64::from(old)),
+        }
+    }
+
     fn attempts(&self, inbox: u8, sequence: i64, attempt: i32, consumer: u8) -> Attempts {
         let name = format!("i{inbox}");
         let row = self.memory.deliveries.get(&delivery(&name, sequence));
@@ -320,6 +345,9 @@ impl Model {
             if row.due_time.is_some_and(|due| due <= now) {
                 commands.push(Command::SweepInbox { key: row.key.clone() });
             }
+        }
+        for row in self.memory.accounts.values().filter(|row| row.due_time <= now) {
+            commands.push(Command::SweepAccount { account: row.account.clone() });
         }
         commands
     }

@@ -281,6 +281,7 @@ fn by_hand(first: &str) -> Vec<Call> {
 
 /// What changes the story's state comes last, so that every read finds the same.
 fn endings(first: &str, second: &str) -> Vec<Call> {
+    let never_sent = Identity::fresh().id;
     vec![
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
@@ -294,6 +295,15 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             {
                 "/0/outcome": "CANCEL_OUTCOME_CANCELLED",
                 "/0/operation/state": "STATE_CANCELLED",
+            }
+        ),
+        call!(
+            "receiptd.v1.OperationService/CancelOperation",
+            { "operationId": never_sent, "seal": true },
+            Ends::Alone,
+            {
+                "/0/outcome": "CANCEL_OUTCOME_CANCELLED",
+                "/0/operation/receipt/sealed": true,
             }
         ),
         call!(

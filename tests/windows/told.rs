@@ -61,6 +61,7 @@ async fn another_account_gets_every_answer_of_an_unused_id(store: TestStore) {
             operation_id: id.id.clone(),
             mint_time: id.mint_time,
             reason: String::new(),
+            seal: false,
         };
         let watch = WatchOperationRequest { operation_id: id.id.clone(), mint_time: id.mint_time };
         let events = ListOperationEventsRequest {
@@ -201,6 +202,7 @@ async fn cancel(caller: &Caller, id: &Identity) -> Recovery {
         operation_id: id.id.clone(),
         mint_time: id.mint_time,
         reason: "changed my mind".to_owned(),
+        seal: false,
     };
     let answer = caller.operations.clone().cancel_operation(request).await.expect("answered");
     answer.into_inner().recovery.expect("a next step")

@@ -19,9 +19,21 @@ use crate::{
         },
         recovery::Projected,
         refusal::{Recovery, RecoveryAction},
+        standing::Standing,
     },
     proto,
 };
+
+/// A standing, for callers.
+pub fn standing(standing: Standing) -> proto::Standing {
+    match standing {
+        Standing::Recorded => proto::Standing::Recorded,
+        Standing::Compacted => proto::Standing::Compacted,
+        Standing::EvidenceExpired => proto::Standing::EvidenceExpired,
+        Standing::NotAcceptedYet => proto::Standing::NotAcceptedYet,
+        Standing::NeverAccepted => proto::Standing::NeverAccepted,
+    }
+}
 
 /// An operation, with who holds its target while it waits.
 pub fn operation(operation: &Operation, waiting_for: Option<&Lock>) -> proto::Operation {
@@ -52,7 +64,10 @@ pub fn receipt(operation: &Operation) -> proto::Receipt {
     proto::Receipt {
         operation_id: operation.key.id.to_string(),
         mint_time: Some(timestamp(operation.mint_time.to_timestamp())),
-        intent_digest: operation.digest.whole.to_vec(),
+        intent_digest: match operation.is_sealed() {
+            true => Vec::new(),
+            false => operation.digest.whole.to_vec(),
+        },
         digest_version: operation.digest.version.into(),
         action: operation.action.clone(),
         target: operation.target.as_str().to_owned(),
@@ -67,6 +82,7 @@ pub fn receipt(operation: &Operation) -> proto::Receipt {
         document,
         cancel_reason,
         result: operation.result.as_ref().map(result_info),
+        sealed: operation.is_sealed(),
     }
 }
 
@@ -297,6 +313,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::Dead => proto::OperationEventKind::Dead,
         AuditKind::AckedLate => proto::OperationEventKind::AckedLate,
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
+        AuditKind::Sealed => proto::OperationEventKind::Sealed,
     };
     proto::OperationEvent {
         number: event.number.into(),

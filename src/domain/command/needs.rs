@@ -4,7 +4,7 @@
 //! What must stay true: needs are what can be known beforehand; a command that finds more leads a
 //! later batch with it.
 
-use super::{Choice, Command};
+use super::{Choice, Command, IfAbsent};
 use crate::domain::{
     deliver,
     delivery::{DeliveryKey, InboxKey},
@@ -28,9 +28,12 @@ impl Command {
         match self {
             Command::Submit(submit) => &submit.key.account,
             Command::Cancel { key, .. }
+            | Command::Probe { key, .. }
             | Command::SweepOperation { key }
             | Command::FoldReplays { key, .. } => &key.account,
-            Command::Ack { account, .. } | Command::Redrive { account, .. } => account,
+            Command::Ack { account, .. }
+            | Command::Redrive { account, .. }
+            | Command::SweepAccount { account } => account,
             Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => &attempts.account,
             Command::Open { inbox, .. }
             | Command::Reopen { inbox, .. }
@@ -49,7 +52,10 @@ impl Command {
     pub fn claim(&self) -> Option<&OperationKey> {
         match self {
             Command::Submit(submit) => Some(&submit.key),
-            Command::Cancel { .. }
+            Command::Probe { key, .. } | Command::Cancel { key, if_absent: IfAbsent::Seal, .. } => {
+                Some(key)
+            }
+            Command::Cancel { if_absent: IfAbsent::Refuse, .. }
             | Command::Ack { .. }
             | Command::Extend { .. }
             | Command::Defer { .. }
@@ -66,6 +72,7 @@ impl Command {
             | Command::SweepOperation { .. }
             | Command::SweepLock { .. }
             | Command::SweepInbox { .. }
+            | Command::SweepAccount { .. }
             | Command::FoldReplays { .. } => None,
         }
     }
@@ -90,6 +97,7 @@ impl Command {
             | Command::SweepDelivery { .. }
             | Command::SweepLock { .. } => ROW_WEIGHT + BODY_WEIGHT,
             Command::Cancel { .. }
+            | Command::Probe { .. }
             | Command::Pull { .. }
             | Command::Open { .. }
             | Command::Reopen { .. }
@@ -99,6 +107,7 @@ impl Command {
             | Command::DeleteInbox { .. }
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
+            | Command::SweepAccount { .. }
             | Command::FoldReplays { .. } => ROW_WEIGHT,
         }
     }
@@ -128,6 +137,13 @@ impl Command {
                 Need::Operation(key.clone(), Access::Write),
                 Need::Account(key.account.clone(), Access::Read),
             ],
+            Command::Probe { key, .. } => vec![
+                Need::Operation(key.clone(), Access::Read),
+                Need::Account(key.account.clone(), Access::Read),
+            ],
+            Command::SweepAccount { account } => {
+                vec![Need::Account(account.clone(), Access::Write)]
+            }
             Command::SweepOperation { key } | Command::FoldReplays { key, .. } => {
                 vec![Need::Operation(key.clone(), Access::Write)]
             }

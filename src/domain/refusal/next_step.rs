@@ -98,6 +98,15 @@ impl Refusal {
         Recovery { action: self.recovery(), text }
     }
 
+    /// Whether the id can't be accepted any more, so that a submit under it is of no use.
+    fn is_closed(&self) -> bool {
+        let refusal = match self {
+            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed,
+            other => other,
+        };
+        matches!(refusal, Refusal::AdmissionClosed { .. })
+    }
+
     /// Whether what was asked for is not there.
     fn is_absence(&self) -> bool {
         matches!(self, Refusal::NoSuchDocument | Refusal::NoSuchInbox | Refusal::NoSuchLock)
@@ -110,6 +119,7 @@ impl Refusal {
         let is_absent = matches!(self, Refusal::NoSuchOperation { .. });
         match (self.recovery(), asked) {
             (RecoveryAction::ShowResult, _) => "Show the result.",
+            (RecoveryAction::Wait, _) if self.is_closed() => "Wait, then look up the same id.",
             (RecoveryAction::Wait, Asked::Change) => "Wait, then send the same id again.",
             (RecoveryAction::Wait, Asked::Read | Asked::Stream) => "Wait, then ask again.",
             (RecoveryAction::ResubmitSameId, Asked::Read | Asked::Stream) if is_absent => {

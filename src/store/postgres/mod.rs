@@ -178,6 +178,7 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("due_operations", read_due::DUE_OPERATIONS),
         ("due_locks", read_due::DUE_LOCKS),
         ("due_inboxes", read_due::DUE_INBOXES),
+        ("due_accounts", read_due::DUE_ACCOUNTS),
         ("sweep_batches", read_due::SWEEP_BATCHES),
     ]
 }

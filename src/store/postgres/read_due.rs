@@ -41,7 +41,8 @@ struct Entry {
 /// The first entries that are due after a position. The recursion steps from one bucket that has
 /// entries to the next, a probe each; the join then takes them in that order and stops at the
 /// limit, since LATERAL is always a nested loop. Parameters: bucket, due time and account of the
-/// position, the offset of the clock, the limit, then the rest of the position.
+/// position, the offset of the clock, the limit, then the rest of the position. What goes beyond
+/// the account begins with a comma.
 macro_rules! due {
     ($table:literal, $columns:literal, $rest:literal, $position:literal) => {
         concat!(
@@ -59,7 +60,7 @@ macro_rules! due {
             " r WHERE r.bucket > b.bucket AND r.due_time IS NOT NULL
                     ORDER BY r.bucket, r.due_time LIMIT 1)
                 FROM buckets b WHERE b.bucket IS NOT NULL)
-            SELECT b.bucket, r.due_time, r.account, ",
+            SELECT b.bucket, r.due_time, r.account",
             $columns,
             " FROM clock CROSS JOIN buckets b CROSS JOIN LATERAL (
                 SELECT * FROM ",
@@ -68,12 +69,12 @@ macro_rules! due {
                     AND r.due_time >= CASE WHEN b.bucket = $1::smallint THEN $2::bigint
                         ELSE '-9223372036854775808'::bigint END
                     AND (b.bucket > $1::smallint
-                        OR (r.due_time, r.account, ",
+                        OR (r.due_time, r.account",
             $rest,
-            ") > ($2::bigint, $3::text, ",
+            ") > ($2::bigint, $3::text",
             $position,
             "))
-                ORDER BY r.due_time, r.account, ",
+                ORDER BY r.due_time, r.account",
             $rest,
             " LIMIT $5::bigint) r LIMIT $5::bigint"
         )
@@ -83,20 +84,24 @@ macro_rules! due {
 /// Index: deliveries_due.
 pub(super) const DUE_DELIVERIES: &str = due!(
     "receiptd.deliveries",
-    "r.inbox, r.sequence, r.operation_id",
-    "r.inbox, r.sequence",
-    "$6::text, $7::bigint"
+    ", r.inbox, r.sequence, r.operation_id",
+    ", r.inbox, r.sequence",
+    ", $6::text, $7::bigint"
 );
 
 /// Index: operations_due.
 pub(super) const DUE_OPERATIONS: &str =
-    due!("receiptd.operations", "r.operation_id", "r.operation_id", "$6::bytea");
+    due!("receiptd.operations", ", r.operation_id", ", r.operation_id", ", $6::bytea");
 
 /// Index: locks_due.
-pub(super) const DUE_LOCKS: &str = due!("receiptd.locks", "r.target", "r.target", "$6::text");
+pub(super) const DUE_LOCKS: &str = due!("receiptd.locks", ", r.target", ", r.target", ", $6::text");
 
 /// Index: inboxes_due.
-pub(super) const DUE_INBOXES: &str = due!("receiptd.inboxes", "r.inbox", "r.inbox", "$6::text");
+pub(super) const DUE_INBOXES: &str =
+    due!("receiptd.inboxes", ", r.inbox", ", r.inbox", ", $6::text");
+
+/// Index: accounts_due.
+pub(super) const DUE_ACCOUNTS: &str = due!("receiptd.accounts", "", "", "");
 
 impl PostgresStore {
     /// Rows whose `due_time` has come, at most `limit`, from `after` on.
@@ -156,6 +161,7 @@ fn due_call<'a>(kind: DueKind, start: &'a Entry, offset: Span, limit: i64) -> Ca
             parameters.push(name);
             DUE_INBOXES
         }
+        DueKind::Accounts => DUE_ACCOUNTS,
     };
     Call { sql, parameters }
 }
@@ -176,6 +182,7 @@ fn entry(kind: DueKind, row: &Row) -> Result<Entry, Unreadable> {
         }
         DueKind::Operations => entry.operation_id = fields.take()?,
         DueKind::Locks | DueKind::Inboxes => entry.name = fields.take()?,
+        DueKind::Accounts => {}
     }
     Ok(entry)
 }
@@ -197,6 +204,7 @@ fn row_of(kind: DueKind, entry: Entry) -> Result<Due, Unreadable> {
             Due::Lock(TargetKey { account, target: Target::from_stored(&entry.name) })
         }
         DueKind::Inboxes => Due::Inbox(inbox(account)),
+        DueKind::Accounts => Due::Account(account),
     })
 }
 

@@ -137,7 +137,7 @@ pub(super) fn operation(
 
 macro_rules! account_columns {
     () => {
-        "a.create_time, a.inboxes, a.closed_before, a.evidence_floor"
+        "a.create_time, a.inboxes, a.closed_before, a.evidence_floor, a.due_time"
     };
 }
 
@@ -149,6 +149,7 @@ pub(super) fn account(fields: &mut Fields<'_>, account: Account) -> Result<Accou
         inboxes: fields.take()?,
         closed_before: fields.time()?,
         evidence_floor: fields.time()?,
+        due_time: fields.time()?,
     })
 }
 

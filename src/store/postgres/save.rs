@@ -185,6 +185,7 @@ fn accounts<'a>(rows: &[&'a AccountRow]) -> Vec<Parameter<'a>> {
         column(each(), |row| row.inboxes),
         column(each(), |row| row.closed_before.0),
         column(each(), |row| row.evidence_floor.0),
+        column(each(), |row| row.due_time.0),
     ]
 }
 

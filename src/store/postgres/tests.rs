@@ -170,7 +170,8 @@ async fn every_row_comes_back_as_it_was_written() {
     let batches = dump.iter().find(|(table, _)| table == "batches").expect("a table");
     assert_eq!(batches.1.len(), 1, "a batch without changes writes no row");
     let accounts = dump.iter().find(|(table, _)| table == "accounts").expect("a table");
-    let alice = "bucket=718|account=alice|create_time=1|inboxes=2|closed_before=3|evidence_floor=4";
+    let alice = "bucket=718|account=alice|create_time=1|inboxes=2|closed_before=3|evidence_floor=4\
+                 |due_time=5";
     assert_eq!(accounts.1, [alice.replace("718", &account("alice").bucket().to_string())]);
     let names: Vec<&str> = dump.iter().map(|(table, _)| table.as_str()).collect();
     let sorted = "accounts audit batches deliveries documents inboxes locks operations payloads";
@@ -239,7 +240,7 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
 type Wrong = fn(&mut Changes);
 
 /// One for each guarded statement.
-fn wrong_preconditions() -> [Wrong; 7] {
+fn wrong_preconditions() -> [Wrong; 9] {
     [
         |changes| {
             let before = operation("set", Optional::Set);
@@ -266,6 +267,18 @@ fn wrong_preconditions() -> [Wrong; 7] {
             let before = account_row("alice");
             let wrong = crate::domain::inbox::AccountRow { inboxes: 9, ..before.clone() };
             changes.accounts.updates.push(Update { before: wrong, after: before });
+        },
+        |changes| {
+            let before = account_row("alice");
+            let closed_before = Timestamp(before.closed_before.0 - 1);
+            let lower = crate::domain::inbox::AccountRow { closed_before, ..before.clone() };
+            changes.accounts.updates.push(Update { before, after: lower });
+        },
+        |changes| {
+            let before = account_row("alice");
+            let evidence_floor = Timestamp(before.evidence_floor.0 - 1);
+            let lower = crate::domain::inbox::AccountRow { evidence_floor, ..before.clone() };
+            changes.accounts.updates.push(Update { before, after: lower });
         },
         |changes| {
             let mut wrong = lock("held", Optional::Set);

@@ -80,6 +80,9 @@ pub(super) const LOCK_BUCKET: &str =
 pub(super) const INBOX_BUCKET: &str = "SELECT bucket FROM inboxes INDEXED BY inboxes_due \
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
 
+/// Index: accounts_due.
+pub(super) const ACCOUNT_BUCKET: &str = "SELECT bucket FROM accounts INDEXED BY accounts_due WHERE bucket >= ?1 ORDER BY bucket LIMIT 1";
+
 /// The next bucket, from `from` on, in which something of this kind can become due.
 fn next_bucket(connection: &Connection, kind: DueKind, from: i16) -> Result<Option<i16>, Fault> {
     let statement = match kind {
@@ -87,6 +90,7 @@ fn next_bucket(connection: &Connection, kind: DueKind, from: i16) -> Result<Opti
         DueKind::Operations => OPERATION_BUCKET,
         DueKind::Locks => LOCK_BUCKET,
         DueKind::Inboxes => INBOX_BUCKET,
+        DueKind::Accounts => ACCOUNT_BUCKET,
     };
     let mut statement = connection.prepare_cached(statement)?;
     Ok(statement.query_row([from], |row| row.get(0)).optional()?)
@@ -113,6 +117,11 @@ pub(super) const INBOXES: &str = "SELECT bucket, due_time, account, CAST(inbox A
     FROM inboxes INDEXED BY inboxes_due WHERE bucket = ?1 AND due_time <= ?2 \
     AND (due_time, account, inbox) > (?3, ?4, ?5) \
     ORDER BY due_time, account, inbox LIMIT ?6";
+
+/// Index: accounts_due.
+pub(super) const ACCOUNTS: &str = "SELECT bucket, due_time, account, CAST('' AS BLOB), 0 \
+    FROM accounts INDEXED BY accounts_due WHERE bucket = ?1 AND due_time <= ?2 \
+    AND (due_time, account) > (?3, ?4) ORDER BY due_time, account LIMIT ?5";
 
 /// What is due in the bucket of `after`, each row with the position after it.
 fn in_bucket(
@@ -157,6 +166,13 @@ fn in_bucket(
             many(connection, INBOXES, after, |row| {
                 let position = Position::read(&mut Columns::of(row))?;
                 Ok((Due::Inbox(position.inbox()?), position))
+            })
+        }
+        DueKind::Accounts => {
+            let after = params![bucket, now.0, due_time, account, limit];
+            many(connection, ACCOUNTS, after, |row| {
+                let position = Position::read(&mut Columns::of(row))?;
+                Ok((Due::Account(position.account()), position))
             })
         }
     }

@@ -158,7 +158,7 @@ pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
 /// What [`account`] reads.
 macro_rules! account_columns {
     () => {
-        "account, create_time, inboxes, closed_before, evidence_floor"
+        "account, create_time, inboxes, closed_before, evidence_floor, due_time"
     };
 }
 pub(super) use account_columns;
@@ -172,6 +172,7 @@ pub(super) fn account(row: &Row<'_>) -> Result<AccountRow, Fault> {
         inboxes: columns.take()?,
         closed_before: columns.time()?,
         evidence_floor: columns.time()?,
+        due_time: columns.time()?,
     })
 }
 

@@ -217,7 +217,7 @@ fn insert_payload(connection: &Connection, row: &Payload) -> Result<(), Fault> {
 }
 
 const INSERT_ACCOUNT: &str = "INSERT INTO accounts (bucket, account, create_time, inboxes, \
-    closed_before, evidence_floor) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    closed_before, evidence_floor, due_time) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault> {
     let parameters = params![
@@ -227,14 +227,16 @@ fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault
         row.inboxes,
         row.closed_before.0,
         row.evidence_floor.0,
+        row.due_time.0,
     ];
     exactly_one(connection, INSERT_ACCOUNT, "accounts", parameters)
 }
 
-/// Index: the primary key.
+/// Index: the primary key. The two times only rise.
 pub(super) const UPDATE_ACCOUNT: &str = "UPDATE accounts SET create_time = ?4, inboxes = ?5, \
-    closed_before = ?6, evidence_floor = ?7 \
-    WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3";
+    closed_before = ?6, evidence_floor = ?7, due_time = ?8 \
+    WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3 \
+    AND closed_before <= ?6 AND evidence_floor <= ?7";
 
 fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(), Fault> {
     let Update { before, after } = row;
@@ -246,6 +248,7 @@ fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(
         after.inboxes,
         after.closed_before.0,
         after.evidence_floor.0,
+        after.due_time.0,
     ];
     exactly_one(connection, UPDATE_ACCOUNT, "accounts", parameters)
 }

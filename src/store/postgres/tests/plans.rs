@@ -49,12 +49,13 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("due_operations", &["operations_due"]),
     ("due_locks", &["locks_due"]),
     ("due_inboxes", &["inboxes_due"]),
+    ("due_accounts", &["accounts_due"]),
     ("sweep_batches", &["batches_by_replica", "batches_pkey"]),
 ];
 
 /// One account with a long history and few open rows, which is what plans go wrong on.
 const SEED: &str = "
-    INSERT INTO receiptd.accounts SELECT n % 50, 'account-' || n, 1, 1, 0, 0
+    INSERT INTO receiptd.accounts SELECT n % 50, 'account-' || n, 1, 1, 0, 0, n
         FROM generate_series(1, 3000) n;
     INSERT INTO receiptd.operations
         SELECT n % 50, 'account-' || n % 50, decode(lpad(to_hex(n), 32, '0'), 'hex'), n, 1, '\\x00',

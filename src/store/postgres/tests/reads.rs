@@ -358,6 +358,7 @@ async fn a_sweep_goes_through_all_that_is_due_once() {
         (DueKind::Operations, 1),
         (DueKind::Locks, 2 + 40),
         (DueKind::Inboxes, 1),
+        (DueKind::Accounts, 1),
     ] {
         for limit in [1, 3, 1000] {
             let mut found: Vec<Due> = Vec::new();

@@ -123,6 +123,7 @@ pub(super) fn account_row(name: &str) -> AccountRow {
         inboxes: 2,
         closed_before: Timestamp(3),
         evidence_floor: Timestamp(4),
+        due_time: Timestamp(5),
     }
 }
 

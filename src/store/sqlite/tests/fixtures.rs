@@ -193,6 +193,7 @@ pub(super) fn account_row(inboxes: i64) -> AccountRow {
         inboxes,
         closed_before: Timestamp(2),
         evidence_floor: Timestamp(3),
+        due_time: Timestamp(4),
     }
 }
 

@@ -98,6 +98,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("SEARCH operations USING COVERING INDEX operations_due (bucket>?)", &[due::OPERATION_BUCKET]),
     ("SEARCH locks USING COVERING INDEX locks_due (bucket>?)", &[due::LOCK_BUCKET]),
     ("SEARCH inboxes USING COVERING INDEX inboxes_due (bucket>?)", &[due::INBOX_BUCKET]),
+    ("SEARCH accounts USING COVERING INDEX accounts_due (bucket>?)", &[due::ACCOUNT_BUCKET]),
     (
         "SEARCH deliveries USING INDEX deliveries_due (bucket=? AND \
          (due_time,account,inbox,sequence)>(?,?,?,?) AND due_time<?)",
@@ -117,6 +118,11 @@ const EXPECTED: &[(&str, &[&str])] = &[
         "SEARCH inboxes USING COVERING INDEX inboxes_due (bucket=? AND \
          (due_time,account,inbox)>(?,?,?) AND due_time<?)",
         &[due::INBOXES],
+    ),
+    (
+        "SEARCH accounts USING COVERING INDEX accounts_due (bucket=? AND \
+         (due_time,account)>(?,?) AND due_time<?)",
+        &[due::ACCOUNTS],
     ),
     (
         "SEARCH operations USING INDEX operations_by_time (bucket=? AND account=? AND \

@@ -234,7 +234,7 @@ fn mistaken_delivery(world: &mut World, before: Delivery) -> Result<(), Unloaded
 }
 
 /// Each is wrong about exactly one column that a precondition repeats.
-const MISTAKEN: [Mistaken; 13] = [
+const MISTAKEN: [Mistaken; 15] = [
     ("state of an operation", |world| {
         let state = OperationState::Unknown;
         mistaken_operation(world, Operation { state, ..bare_operation(PACKED) })
@@ -254,6 +254,14 @@ const MISTAKEN: [Mistaken; 13] = [
     ("inboxes of an account", |world| {
         world.load_account(account(), Access::Write, Some(account_row(7)));
         world.put_account(account_row(8))
+    }),
+    ("closed time of an account, which only rises", |world| {
+        world.load_account(account(), Access::Write, Some(account_row(1)));
+        world.put_account(AccountRow { closed_before: Timestamp(1), ..account_row(1) })
+    }),
+    ("floor of an account, which only rises", |world| {
+        world.load_account(account(), Access::Write, Some(account_row(1)));
+        world.put_account(AccountRow { evidence_floor: Timestamp(2), ..account_row(1) })
     }),
     ("revision of a document", |world| {
         let before = Document { revision: 7, ..document("locked", b"text") };
@@ -417,7 +425,8 @@ async fn a_dump_shows_every_table_and_column() {
     assert_eq!(
         rows("accounts")[0],
         format!(
-            "bucket={bucket}|account=ada|create_time=1|inboxes=1|closed_before=2|evidence_floor=3"
+            "bucket={bucket}|account=ada|create_time=1|inboxes=1|closed_before=2|evidence_floor=3\
+             |due_time=4"
         )
     );
     let operation = &rows("operations")[0];
