@@ -212,16 +212,13 @@ impl Api {
         let keys: Vec<_> = identities.iter().map(|identity| identity.key(account)).collect();
         let found = store.look_up(&keys).await?;
         let (row, now) = store.account_and_now(account).await?;
+        let policy = self.engine().policy_of(row.as_ref());
         let answer = |(identity, found): (Identity, _)| match super::shown::Shown::of_look_up(found)
         {
             Some(shown) => recorded(&identity, &shown, now),
             None => {
-                let policy = self.engine().policy();
-                absent(
-                    &identity,
-                    standing::admit(identity.mint_time, row.as_ref(), policy, now),
-                    now,
-                )
+                let admitted = standing::admit(identity.mint_time, row.as_ref(), &policy, now);
+                absent(&identity, admitted, now)
             }
         };
         Ok(identities.into_iter().zip(found).map(answer).collect())

@@ -21,8 +21,8 @@ pub(super) fn cancel(
     subject: &str,
 ) -> Decided<Reply> {
     let Some(mut operation) = world.operation(key, Access::Write)?.cloned() else {
-        let account = world.account(&key.account)?;
-        let refusal = standing::refuse_absent(mint_time, account, world.policy(), world.now());
+        let (account, policy) = (world.account(&key.account)?, world.policy(&key.account)?);
+        let refusal = standing::refuse_absent(mint_time, account, &policy, world.now());
         return Err(refusal.into());
     };
     if operation.mint_time != mint_time {
@@ -57,6 +57,7 @@ pub(super) fn end_waiting(
 ) -> Decided<Option<super::delivery::Delivery>> {
     let mut missing = Missing::default();
     missing.note(world.lock(&operation.target_key()));
+    missing.note(world.policy(&operation.key.account));
     if let Some(inbox) = operation.inbox_key() {
         missing.note(world.inbox(&inbox));
     }

@@ -5,9 +5,11 @@
 //! in between; a delivery row changes only under the lock of its inbox row.
 
 use super::{
+    audit::AuditHead,
     delivery::{DeliveryKey, InboxKey},
     ids::{ConsumerId, Timestamp},
     policy::Policy,
+    settings::OwnSettings,
 };
 
 /// One reader of an inbox, as stored inside the inbox row.
@@ -232,9 +234,18 @@ pub struct AccountRow {
     /// The greatest mint time whose record was deleted or may be lost; only rises, from
     /// [`Timestamp::BEGINNING`].
     pub evidence_floor: Timestamp,
+    /// What it has of its own among the settings.
+    pub own: OwnSettings,
+    /// The head of its own audit chain.
+    pub audit: AuditHead,
 }
 
 impl AccountRow {
+    /// The policy of the account of a row, or of one that was never used.
+    pub fn policy(row: Option<&AccountRow>, defaults: &Policy) -> Policy {
+        row.map_or_else(|| defaults.clone(), |row| row.own.over(defaults))
+    }
+
     /// An account at its first use: nothing was deleted, and nothing is closed.
     pub fn new(account: super::ids::Account, now: Timestamp) -> Self {
         AccountRow {
@@ -243,6 +254,8 @@ impl AccountRow {
             inboxes: 0,
             closed_before: Timestamp::BEGINNING,
             evidence_floor: Timestamp::BEGINNING,
+            own: OwnSettings::default(),
+            audit: AuditHead::default(),
         }
     }
 }

@@ -28,6 +28,7 @@ pub mod json;
 pub mod lock;
 pub mod operation;
 mod patch;
+mod policies;
 pub mod policy;
 pub mod record;
 pub mod recovery;
@@ -36,6 +37,7 @@ pub mod refusal;
 mod release;
 #[cfg(test)]
 pub(crate) mod sample;
+pub mod settings;
 pub mod spans;
 pub mod standing;
 mod submit;

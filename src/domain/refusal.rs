@@ -130,6 +130,15 @@ pub enum Refusal {
         /// Its state.
         state: OperationState,
     },
+    /// Settings of an account contradict each other.
+    PolicyContradiction {
+        /// The first.
+        setting: &'static str,
+        /// The second.
+        other: &'static str,
+        /// What the first must be with regard to the second, and why.
+        problem: String,
+    },
     /// There is no such inbox.
     NoSuchInbox,
     /// There is no document.
@@ -228,6 +237,7 @@ impl Refusal {
             Refusal::NoSuchOperation { .. } => "NO_SUCH_OPERATION",
             Refusal::ResultNotKept { .. } => "RESULT_NOT_KEPT",
             Refusal::ResultNotReady { .. } => "RESULT_NOT_READY",
+            Refusal::PolicyContradiction { .. } => "POLICY_CONTRADICTION",
             Refusal::NoSuchInbox => "NO_SUCH_INBOX",
             Refusal::NoSuchDocument => "NO_SUCH_DOCUMENT",
             Refusal::NoSuchLock => "NO_SUCH_LOCK",
@@ -268,6 +278,7 @@ impl Refusal {
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
             | Refusal::ResultNotReady { .. }
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -317,6 +328,7 @@ impl Refusal {
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
             | Refusal::ResultNotReady { .. }
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -384,6 +396,9 @@ impl Refusal {
             ),
             Refusal::ResultNotReady { state } => {
                 format!("the operation is {}: there is no result yet", state.word())
+            }
+            Refusal::PolicyContradiction { setting, problem, .. } => {
+                format!("the policy contradicts itself: {setting} {problem}")
             }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
             Refusal::NoSuchDocument => "there is no document at this target".to_owned(),
@@ -455,6 +470,7 @@ impl Refusal {
             | Refusal::InboxRecreated
             | Refusal::StreamSuperseded
             | Refusal::StoreEpochChanged
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
             Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),

@@ -297,6 +297,8 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::Dead => proto::OperationEventKind::Dead,
         AuditKind::AckedLate => proto::OperationEventKind::AckedLate,
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
+        // Never in an operation's trail.
+        AuditKind::PolicyChanged => proto::OperationEventKind::Unspecified,
     };
     proto::OperationEvent {
         number: event.number.into(),

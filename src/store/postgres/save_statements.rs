@@ -87,22 +87,25 @@ pub(super) const INSERT_PAYLOADS: &str = "INSERT INTO receiptd.payloads (
 
 /// New rows. Index: accounts_pkey.
 pub(super) const INSERT_ACCOUNTS: &str = "INSERT INTO receiptd.accounts (
-    bucket, account, create_time, inboxes, closed_before, evidence_floor)
+    bucket, account, create_time, inboxes, closed_before, evidence_floor, policy)
     SELECT * FROM UNNEST(
-    $1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])";
+    $1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
+    $7::bytea[])";
 
-/// Changed rows; the preconditions repeat what was loaded. Index: accounts_pkey.
+/// Changed rows; the preconditions repeat what was loaded, and that two times only rise. Index:
+/// accounts_pkey.
 pub(super) const UPDATE_ACCOUNTS: &str = guarded!(
     "UPDATE receiptd.accounts a SET
     create_time = k.create_time, inboxes = k.inboxes, closed_before = k.closed_before,
-    evidence_floor = k.evidence_floor
+    evidence_floor = k.evidence_floor, policy = k.policy
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
-    $7::bigint[])
+    $7::bytea[], $8::bigint[])
     AS k(
-    bucket, account, create_time, inboxes, closed_before, evidence_floor, inboxes_before)
-    WHERE a.bucket = k.bucket AND a.account = k.account AND a.inboxes = k.inboxes_before",
-    "$8"
+    bucket, account, create_time, inboxes, closed_before, evidence_floor, policy, inboxes_before)
+    WHERE a.bucket = k.bucket AND a.account = k.account AND a.inboxes = k.inboxes_before
+        AND a.closed_before <= k.closed_before AND a.evidence_floor <= k.evidence_floor",
+    "$9"
 );
 
 /// New rows. Index: documents_pkey.

@@ -17,7 +17,7 @@ use crate::{
         inbox::AccountRow,
         lock::Lock,
         operation::{Arguments, Operation},
-        record::{pack_labels, pack_outcome},
+        record::{pack_account_policy, pack_labels, pack_outcome},
         world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
@@ -217,7 +217,7 @@ fn insert_payload(connection: &Connection, row: &Payload) -> Result<(), Fault> {
 }
 
 const INSERT_ACCOUNT: &str = "INSERT INTO accounts (bucket, account, create_time, inboxes, \
-    closed_before, evidence_floor) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    closed_before, evidence_floor, policy) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault> {
     let parameters = params![
@@ -227,14 +227,16 @@ fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault
         row.inboxes,
         row.closed_before.0,
         row.evidence_floor.0,
+        pack_account_policy(&row.own, row.audit),
     ];
     exactly_one(connection, INSERT_ACCOUNT, "accounts", parameters)
 }
 
-/// Index: the primary key.
+/// The two times that only rise stand in the condition too. Index: the primary key.
 pub(super) const UPDATE_ACCOUNT: &str = "UPDATE accounts SET create_time = ?4, inboxes = ?5, \
-    closed_before = ?6, evidence_floor = ?7 \
-    WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3";
+    closed_before = ?6, evidence_floor = ?7, policy = ?8 \
+    WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3 \
+    AND closed_before <= ?6 AND evidence_floor <= ?7";
 
 fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(), Fault> {
     let Update { before, after } = row;
@@ -246,6 +248,7 @@ fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(
         after.inboxes,
         after.closed_before.0,
         after.evidence_floor.0,
+        pack_account_policy(&after.own, after.audit),
     ];
     exactly_one(connection, UPDATE_ACCOUNT, "accounts", parameters)
 }
@@ -399,9 +402,9 @@ const INSERT_AUDIT: &str = "INSERT INTO audit (bucket, account, operation_id, nu
 
 fn insert_audit(connection: &Connection, row: &AuditRow) -> Result<(), Fault> {
     let parameters = params![
-        row.key.account.bucket(),
-        row.key.account.as_str(),
-        row.key.id.to_stored(),
+        row.chain.account().bucket(),
+        row.chain.account().as_str(),
+        row.chain.to_stored(),
         row.number,
         row.time.0,
         row.subject,

@@ -28,6 +28,7 @@ CREATE TABLE receiptd.accounts (
     inboxes        BIGINT NOT NULL,
     closed_before  BIGINT NOT NULL, -- this and the floor from the least number on
     evidence_floor BIGINT NOT NULL,
+    policy         BYTEA,           -- NULL: as the server says, and never changed
     PRIMARY KEY (bucket, account)
 ) WITH (fillfactor = 50);
 
@@ -189,7 +190,7 @@ CREATE INDEX deliveries_open ON receiptd.deliveries (bucket, account, inbox, seq
 CREATE TABLE receiptd.audit (
     bucket       SMALLINT NOT NULL,
     account      TEXT COLLATE "C" NOT NULL,
-    operation_id BYTEA NOT NULL,
+    operation_id BYTEA NOT NULL,  -- no bytes: the account's own chain
     number       INTEGER NOT NULL,
     time         BIGINT NOT NULL,
     subject      TEXT COLLATE "C" NOT NULL,

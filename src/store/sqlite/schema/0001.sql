@@ -29,6 +29,7 @@ CREATE TABLE accounts (
     inboxes        INTEGER NOT NULL,
     closed_before  INTEGER NOT NULL, -- this and the floor from the least number on
     evidence_floor INTEGER NOT NULL,
+    policy         BLOB,             -- NULL: as the server says, and never changed
     PRIMARY KEY (bucket, account)
 ) STRICT, WITHOUT ROWID;
 
@@ -187,7 +188,7 @@ CREATE INDEX deliveries_open ON deliveries (bucket, account, inbox, sequence)
 CREATE TABLE audit (
     bucket       INTEGER NOT NULL,
     account      TEXT NOT NULL,
-    operation_id BLOB NOT NULL,
+    operation_id BLOB NOT NULL,  -- no bytes: the account's own chain
     number       INTEGER NOT NULL,
     time         INTEGER NOT NULL,
     subject      TEXT NOT NULL,
