@@ -282,6 +282,21 @@ fn by_hand(first: &str) -> Vec<Call> {
 /// What changes the story's state comes last, so that every read finds the same.
 fn endings(first: &str, second: &str) -> Vec<Call> {
     vec![
+        call!(
+            "receiptd.v1.AdminService/UpdatePolicy",
+            {
+                "policy": { "lockLimit": "1800s" },
+                "updateMask": "lockLimit",
+                "reason": "the tool says so",
+            },
+            Ends::Alone,
+            { "/0/policy/lockLimit": "1800s", "/0/ownMask": "lockLimit" }
+        ),
+        call!("receiptd.v1.AdminService/GetPolicy", {}, Ends::Alone, {
+            "/0/policy/lockLimit": "1800s",
+            "/0/defaults/lockLimit": "3600s",
+            "/0/changes/0/number": "1",
+        }),
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
             "/0/locks/0/operationId": first,
