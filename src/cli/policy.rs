@@ -226,7 +226,7 @@ fn put(policy: &mut Policy, setting: Setting, value: i64) {
 
 /// A value as in a settings file.
 fn shown(policy: &Policy, setting: Setting) -> String {
-    match field(&mut policy.clone(), setting) {
+    match field(&mut { *policy }, setting) {
         Field::Span(span) => {
             let span = span.unwrap_or_default();
             let micros =
@@ -260,7 +260,7 @@ fn settings_json(policy: &Policy, mask: Option<&FieldMask>) -> Value {
 }
 
 fn got_text(answer: &GetPolicyResponse) -> String {
-    let policy = answer.policy.clone().unwrap_or_default();
+    let policy = answer.policy.unwrap_or_default();
     let mut text = format!("account {}\n", answer.account);
     text.push_str(&settings_text(&policy, answer.own_mask.as_ref()));
     if !answer.contradiction.is_empty() {
@@ -274,7 +274,7 @@ fn got_text(answer: &GetPolicyResponse) -> String {
 }
 
 fn got_json(answer: &GetPolicyResponse) -> Value {
-    let policy = answer.policy.clone().unwrap_or_default();
+    let policy = answer.policy.unwrap_or_default();
     let change = |change: &crate::proto::PolicyChange| {
         json!({
             "number": change.number,
@@ -292,7 +292,7 @@ fn got_json(answer: &GetPolicyResponse) -> Value {
 }
 
 fn updated_text(answer: &UpdatePolicyResponse) -> String {
-    let policy = answer.policy.clone().unwrap_or_default();
+    let policy = answer.policy.unwrap_or_default();
     let what = match answer.validated_only {
         true => "would be in force; nothing was changed",
         false => "in force",
@@ -302,7 +302,7 @@ fn updated_text(answer: &UpdatePolicyResponse) -> String {
 }
 
 fn updated_json(answer: &UpdatePolicyResponse) -> Value {
-    let policy = answer.policy.clone().unwrap_or_default();
+    let policy = answer.policy.unwrap_or_default();
     json!({
         "account": answer.account,
         "policy": settings_json(&policy, answer.own_mask.as_ref()),

@@ -81,7 +81,7 @@ fn refusal(fault: PolicyFault) -> Refusal {
         PolicyFault::OutOfRange { setting, problem } => {
             let known = Setting::ALL.into_iter().find(|known| known.name() == setting);
             let field = known.map_or(setting, Setting::field);
-            Refusal::Invalid(Invalid::new(&format!("policy.{field}"), problem))
+            Refusal::Invalid(Invalid::new(format!("policy.{field}"), problem))
         }
         PolicyFault::Contradiction { setting, other, problem } => {
             Refusal::PolicyContradiction { setting, other, problem }

@@ -475,12 +475,10 @@ impl Refusal {
             | Refusal::NoSuchLock => RecoveryAction::FixRequest,
             Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
             Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
-            Refusal::AdmissionClosed { .. } | Refusal::EvidenceExpired { .. } => {
-                RecoveryAction::ReadCurrentState
-            }
-            Refusal::NoSuchDocument | Refusal::ResultNotKept { .. } => {
-                RecoveryAction::ReadCurrentState
-            }
+            Refusal::AdmissionClosed { .. }
+            | Refusal::EvidenceExpired { .. }
+            | Refusal::NoSuchDocument
+            | Refusal::ResultNotKept { .. } => RecoveryAction::ReadCurrentState,
             Refusal::InboxFull { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::RateLimited { .. }

@@ -73,7 +73,7 @@ fn mask(own: &OwnSettings) -> FieldMask {
 /// [`Invalid`] for masks that are empty, name something else or the same twice, and for a value
 /// that is absent or that no policy could have. What contradicts what, the rules say.
 pub fn change(request: &proto::UpdatePolicyRequest) -> Result<SettingsChange, Invalid> {
-    let asked = request.policy.clone().unwrap_or_default();
+    let asked = request.policy.unwrap_or_default();
     let mut change = BTreeMap::new();
     for (mask, paths) in [
         ("update_mask", paths(request.update_mask.as_ref())),
