@@ -50,6 +50,7 @@ use crate::{
         ids::{ConsumerId, OperationId, Span, Timestamp},
         inbox::{Consumer, Inbox},
         operation::Operation,
+        policy::Policy,
         refusal::Refusal,
         token::ResumeToken,
         world::needs::HELD_MAX,
@@ -142,6 +143,8 @@ pub enum Frame {
         inbox: Box<Inbox>,
         /// The consumer with its epoch and window.
         consumer: Consumer,
+        /// The policy of its account.
+        policy: Box<Policy>,
         /// How many after the token's position were acked elsewhere; 10,000 at most are counted.
         acked_elsewhere: i64,
         /// How often heartbeats come.
@@ -259,8 +262,8 @@ pub async fn open(
     // The task opens and closes: a caller that goes away in between leaves nothing open.
     engine.seams().spawn(async move {
         let opening = Box::pin(task_engine.run(command));
-        let (opened, consumer) = match opening.await {
-            Ok(Reply::Opened { inbox, consumer }) => (*inbox, consumer),
+        let (opened, consumer, policy) = match opening.await {
+            Ok(Reply::Opened { inbox, consumer, policy }) => (*inbox, consumer, policy),
             Ok(_) => return drop(answer.send(Err(Refusal::Internal))),
             Err(refusal) => return drop(answer.send(Err(refusal))),
         };
@@ -271,7 +274,8 @@ pub async fn open(
             return drop(answer.send(Err(Refusal::InboxRecreated)));
         }
         let position = position.map(|(position, _)| position);
-        let start = life::Start { position, opened, consumer, granted: request.credit, end };
+        let start =
+            life::Start { position, opened, consumer, policy, granted: request.credit, end };
         let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
         // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
         drop(answer.send(Ok(())));

@@ -23,7 +23,7 @@ use std::{
 
 use commands::{
     ack, ack_newest, append, attempts, cancel, close, consumer, defer, delete, delivery, extend,
-    inbox, numbered, offer, open, operation, probe, pull, redrive, reopen, seal, sweep_inbox,
+    inbox, numbered, offer, open, operation, probe, pull, redrive, reopen, seal, set, sweep_inbox,
 };
 use futures_util::{
     FutureExt as _,
@@ -37,6 +37,7 @@ use receiptd::{
         inbox::{Force, InboxChange, LimitChange},
         policy::Policy,
         refusal::Refusal,
+        settings::Setting,
     },
     engine::{Engine, EngineSettings, seams::Seams},
     store::{
@@ -137,6 +138,7 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(offered("close"), close(&path("close"), "c", 1), "Closed"),
         case(queue("release"), release("release"), "Released"),
         case(opened("update"), update("update"), "Updated to Some(5)"),
+        case(vec![], set(Setting::AckWindow, 50_000_000), "In force Span(50000000)"),
         // Empty: what it held would end in a batch of its own.
         case(
             vec![
@@ -189,6 +191,7 @@ fn policy() -> Policy {
         ack_deadline: Span::seconds(30),
         consumer_lease: Span::seconds(40),
         ack_window: Span::seconds(60),
+        admission_window: Span::seconds(65),
         record_retention: Span::seconds(70),
         ..Policy::default()
     }
@@ -309,6 +312,7 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
         Ok(Reply::Closed) => "Closed".to_owned(),
         Ok(Reply::InboxUpdated(inbox)) => format!("Updated to {:?}", inbox.slots_limit),
         Ok(Reply::InboxDeleted(inbox)) => format!("Deleted generation {}", inbox.generation),
+        Ok(Reply::PolicyUpdated(updated)) => format!("In force {:?}", updated.policy.ack_window),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
         Ok(Reply::Probed(answer)) => format!("{:?}", answer.standing),

@@ -67,7 +67,7 @@ impl Api {
         answer_by: AnswerBy,
     ) -> Result<proto::ExtendDeliveriesResponse, Refused> {
         let proto::ExtendDeliveriesRequest { deliveries, extension, consumer_id } = request;
-        let extension = convert::extension(extension.as_ref(), self.engine().policy())?;
+        let extension = convert::extension(extension.as_ref())?;
         let (attempts, read) = convert::attempts(&caller.account, &deliveries, &consumer_id)?;
         let command = Command::Extend { attempts, extension };
         let done = self.attempted(command, answer_by).await?;
@@ -86,7 +86,7 @@ impl Api {
         answer_by: AnswerBy,
     ) -> Result<proto::DeferDeliveriesResponse, Refused> {
         let proto::DeferDeliveriesRequest { deliveries, delay, consumer_id } = request;
-        let delay = convert::delay(delay.as_ref(), self.engine().policy())?;
+        let delay = convert::delay(delay.as_ref())?;
         let (attempts, read) = convert::attempts(&caller.account, &deliveries, &consumer_id)?;
         let command = Command::Defer { attempts, delay, subject: caller.subject.clone() };
         let done = self.attempted(command, answer_by).await?;

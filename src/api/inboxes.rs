@@ -23,6 +23,7 @@ use crate::{
         delivery::{Delivery, InboxKey},
         ids::{Account, ConsumerId, InboxName, Invalid},
         inbox::{Force, Inbox},
+        policy::Policy,
         refusal::{Asked, Refusal, RefusalOutcome},
     },
     proto::{self, inbox_service_server::InboxService},
@@ -136,7 +137,8 @@ impl InboxService for Api {
             let caller = caller(&request, Permission::Read)?;
             let key = key(&caller.account, &request.into_inner().inbox)?;
             let found = self.live(&key).await?;
-            let mut inboxes = self.with_oldest(std::slice::from_ref(&found)).await?;
+            let inboxes = std::slice::from_ref(&found);
+            let mut inboxes = self.with_oldest(&caller.account, inboxes).await?;
             Ok(proto::GetInboxResponse { inbox: inboxes.pop() })
         };
         self.answer_read(call, answer).await
@@ -233,7 +235,7 @@ impl Api {
     /// One frame of an inbox's stream for a caller.
     pub(super) fn frame(&self, inbox: &InboxName, frame: Frame) -> proto::StreamDeliveriesResponse {
         let engine = self.engine();
-        convert::frame(frame, inbox, &engine.store().facts().epoch, engine.policy())
+        convert::frame(frame, inbox, &engine.store().facts().epoch)
     }
 
     /// The caller's consumer, or one for this stream only.
@@ -277,7 +279,7 @@ impl Api {
         let after = pages.open(&request.page_token)?.map(unpack_name).transpose()?;
         let store = self.engine().store();
         let page = store.list_inboxes(account, &after.unwrap_or_default(), size).await?;
-        let inboxes = self.with_oldest(&page.inboxes).await?;
+        let inboxes = self.with_oldest(account, &page.inboxes).await?;
         let next = page.next.as_ref().map(|name| name.as_str().as_bytes());
         Ok(proto::ListInboxesResponse { inboxes, next_page_token: pages.seal(next) })
     }
@@ -293,10 +295,12 @@ impl Api {
             inbox: key(&caller.account, &inbox.inbox)?,
             change: convert::inbox_change(&inbox, request.update_mask.as_ref())?,
         };
+        // Before the change: nothing that fails after it may turn the answer into an error.
+        let policy = self.policy_in_time(&caller.account, answer_by).await?;
         let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
         match running.await? {
             Reply::InboxUpdated(inbox) => {
-                let inbox = convert::inbox(&inbox, None, self.engine().policy());
+                let inbox = convert::inbox(&inbox, None, &policy);
                 Ok(proto::UpdateInboxResponse { inbox: Some(inbox) })
             }
             other => Err(unexpected(&other).into()),
@@ -322,6 +326,7 @@ impl Api {
             force: if request.force { Force::WithContent } else { Force::OnlyEmpty },
             generation,
         };
+        let policy = self.policy_in_time(&caller.account, answer_by).await?;
         let running = answer_by.or_late(RefusalOutcome::Unknown, self.engine().run(command));
         match running.await? {
             Reply::InboxDeleted(inbox) => {
@@ -329,11 +334,21 @@ impl Api {
                 // what was open has ended. Whatever is left is the sweeper's.
                 let sweep = self.engine().run(Command::SweepInbox { key: inbox.key.clone() });
                 answer_by.in_time(async { sweep.await.ok() }).await;
-                let inbox = convert::inbox(&inbox, None, self.engine().policy());
+                let inbox = convert::inbox(&inbox, None, &policy);
                 Ok(proto::DeleteInboxResponse { inbox: Some(inbox) })
             }
             other => Err(unexpected(&other).into()),
         }
+    }
+
+    /// The policy of an account, read before a change.
+    async fn policy_in_time(
+        &self,
+        account: &Account,
+        answer_by: AnswerBy,
+    ) -> Result<Policy, Refused> {
+        let read = async { Ok::<_, Refused>(self.engine().policy(account).await?) };
+        answer_by.or_late(RefusalOutcome::NoEffect, read).await
     }
 
     /// An inbox that is not deleted.
@@ -343,14 +358,18 @@ impl Api {
     }
 
     /// Inboxes as they are shown, each with its oldest open delivery.
-    async fn with_oldest(&self, inboxes: &[Inbox]) -> Result<Vec<proto::Inbox>, Refused> {
+    async fn with_oldest(
+        &self,
+        account: &Account,
+        inboxes: &[Inbox],
+    ) -> Result<Vec<proto::Inbox>, Refused> {
         let keys: Vec<InboxKey> = inboxes.iter().map(|inbox| inbox.key.clone()).collect();
         let oldest = self.engine().store().oldest_open_of(&keys).await?;
-        let policy = self.engine().policy();
+        let policy = self.engine().policy(account).await?;
         let shown = |(inbox, oldest): (&Inbox, &Option<Delivery>)| {
             // What a deleted generation left is not this inbox's.
             let own = oldest.as_ref().filter(|oldest| inbox.owns(&oldest.key));
-            convert::inbox(inbox, own, policy)
+            convert::inbox(inbox, own, &policy)
         };
         Ok(inboxes.iter().zip(&oldest).map(shown).collect())
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     domain::{
-        audit::{AuditEvent, AuditKind, AuditRow},
+        audit::{AuditChain, AuditEvent, AuditKind, AuditRow},
         delivery::Delivery,
         filter::{OperationFilter, Scope},
         ids::{Account, OperationId},
@@ -161,10 +161,11 @@ impl Api {
     }
 
     async fn audit_rows(&self, key: &OperationKey) -> Result<Vec<AuditRow>, ReadError> {
+        let chain = AuditChain::Operation(key.clone());
         let mut rows: Vec<AuditRow> = Vec::new();
         while i64::try_from(rows.len()).is_ok_and(|length| length < STORY_ROWS_MAX) {
             let after = rows.last().map_or(0, |row| row.number);
-            let read = self.engine().store().list_audit(key, after, READ_ROWS).await?;
+            let read = self.engine().store().list_audit(&chain, after, READ_ROWS).await?;
             let count = i64::try_from(read.len()).unwrap_or(i64::MAX);
             rows.extend(read);
             if count < READ_ROWS {
@@ -248,8 +249,8 @@ mod tests {
             .map(|kind| AuditEvent { sequence: 1, ..AuditEvent::plain(*kind) })
             .collect();
         let head = AuditHead { length: number - 1, hash: [0; 32] };
-        let key = sample::operation("op-1").key;
-        append(head, &key, Timestamp(time), "editor", pack_events(&events)).0
+        let chain = AuditChain::Operation(sample::operation("op-1").key);
+        append(head, &chain, Timestamp(time), "editor", pack_events(&events)).0
     }
 
     fn kinds(rows: &[AuditRow], delivery: Delivery) -> Vec<(i32, i32, AuditKind)> {

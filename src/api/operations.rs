@@ -236,7 +236,8 @@ impl Api {
         row: Option<&AccountRow>,
         now: Timestamp,
     ) -> Result<proto::GetOperationResponse, Refused> {
-        let (policy, mint) = (self.engine().policy(), identity.mint_time);
+        let policy = &self.engine().policy_of(row);
+        let mint = identity.mint_time;
         let unproven =
             |probe| standing::of(Kept::Nothing, mint, &Clocks::of(row, policy, now), probe);
         if !standing::worth_a_probe(mint, row, policy, now) {

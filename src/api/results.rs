@@ -20,6 +20,7 @@ use crate::{
     domain::{
         ids::{Invalid, OperationId, Span},
         operation::{Operation, OperationKey, OperationState, PayloadKind, ResultInfo},
+        policy::INLINE_PAYLOAD_BYTES_LIMIT,
         refusal::{Asked, Refusal},
     },
     proto,
@@ -152,13 +153,18 @@ impl Api {
     ) -> Option<Vec<u8>> {
         let info = operation?.receipt.as_ref()?.result.as_ref()?;
         let size = usize::try_from(info.size_bytes).ok()?;
-        if !info.kept || size > self.engine().policy().inline_payload_bytes_max {
+        // What no account lets travel costs no look at the account.
+        if !info.kept || size > INLINE_PAYLOAD_BYTES_LIMIT {
             return None;
         }
         caller.may(Permission::Read).ok()?;
         let id = OperationId::parse(&operation?.operation_id).ok()?;
         let keys = [OperationKey { account: caller.account.clone(), id }];
         let read = async {
+            let policy = self.engine().policy(&caller.account).await.ok()?;
+            if size > policy.inline_payload_bytes_max {
+                return None;
+            }
             let found = self.engine().store().payloads(&keys, PayloadKind::Result).await;
             found.unwrap_or_default().pop().flatten()
         };

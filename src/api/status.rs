@@ -167,6 +167,7 @@ pub fn code(refusal: &Refusal) -> Code {
         | Refusal::ResultNotKept { .. }
         | Refusal::ResultNotReady { .. }
         | Refusal::InboxNotEmpty { .. }
+        | Refusal::PolicyContradiction { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => Code::FailedPrecondition,
         Refusal::TargetLocked { .. } | Refusal::StreamSuperseded => Code::Aborted,
@@ -255,6 +256,9 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             told
         }
         Refusal::ResultNotReady { state } => vec![("state", state.word().to_owned())],
+        Refusal::PolicyContradiction { setting, other, .. } => {
+            vec![("settings", format!("{setting},{other}"))]
+        }
         Refusal::ResumeTokenInvalid(fault) => vec![("cause", fault.word().to_owned())],
         Refusal::PermissionMissing { permission } => {
             vec![("permission", (*permission).to_owned())]
@@ -309,6 +313,7 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
         | Refusal::ResultNotKept { .. }
         | Refusal::ResultNotReady { .. }
         | Refusal::InboxNotEmpty { .. }
+        | Refusal::PolicyContradiction { .. }
         | Refusal::InboxRecreated
         | Refusal::StoreEpochChanged => {
             details.add_precondition_failure_violation(
@@ -433,6 +438,14 @@ mod tests {
             (Refusal::ResumeTokenInvalid(TokenFault::OtherInbox), Code::InvalidArgument),
             (
                 Refusal::InboxNotEmpty { reserved: 1, pending: 0, in_flight: 0 },
+                Code::FailedPrecondition,
+            ),
+            (
+                Refusal::PolicyContradiction {
+                    setting: "ack_deadline",
+                    other: "ack_window",
+                    problem: "must not be longer than ack_window".to_owned(),
+                },
                 Code::FailedPrecondition,
             ),
             (Refusal::InboxRecreated, Code::FailedPrecondition),

@@ -41,13 +41,9 @@ impl Api {
         answer_by: AnswerBy,
     ) -> Result<proto::SubmitOperationResponse, Refused> {
         let named = OperationId::parse(&request.operation_id).ok();
-        let SubmitForm { submit, wait } = convert::submit::submit(
-            request,
-            &caller.account,
-            &caller.subject,
-            self.engine().policy(),
-        )
-        .map_err(|refused| Refused { operation_id: named, ..refused })?;
+        let SubmitForm { submit, wait } =
+            convert::submit::submit(request, &caller.account, &caller.subject)
+                .map_err(|refused| Refused { operation_id: named, ..refused })?;
         let key = submit.key.clone();
         caller.may(Permission::Submit).map_err(Refused::about(&key.id))?;
         let inbox = submit.inbox.clone();

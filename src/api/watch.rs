@@ -55,8 +55,8 @@ impl Api {
     pub(super) async fn absent(&self, identity: &Identity, account: &Account) -> Refused {
         let refusal = match self.engine().store().account_and_now(account).await {
             Ok((row, now)) => {
-                let policy = self.engine().policy();
-                standing::refuse_absent(identity.mint_time, row.as_ref(), policy, now)
+                let policy = self.engine().policy_of(row.as_ref());
+                standing::refuse_absent(identity.mint_time, row.as_ref(), &policy, now)
             }
             Err(error) => read_failed(&error),
         };

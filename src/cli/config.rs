@@ -1,8 +1,14 @@
-//! `receiptd config`: what is in force, and whether it is right.
+//! `receiptd config`: what is in force, and whether it is right; for a server that is to start, and
+//! for an account of one that runs.
 
 use std::process::ExitCode;
 
-use super::{EXIT_USAGE, Failure, serve::ServeArgs, server_args};
+use super::{
+    EXIT_USAGE, Failure,
+    policy::{self, PolicyAction},
+    serve::ServeArgs,
+    server_args,
+};
 use crate::{api::auth::Access, config::Loaded};
 
 /// What to do with the settings.
@@ -13,7 +19,7 @@ pub struct ConfigArgs {
     pub action: ConfigAction,
 }
 
-/// Check or show.
+/// Check or show; or the policy of an account.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum ConfigAction {
     /// Say whether settings are known, in range and free of contradictions; the store and the
@@ -24,6 +30,12 @@ pub enum ConfigAction {
     /// store's URL holds a password
     #[command(after_help = SHOW_EXAMPLE)]
     Show(ServeArgs),
+    /// Show or change the clocks and limits of an account, at a running service
+    Policy {
+        /// What to do.
+        #[command(subcommand)]
+        action: Box<PolicyAction>,
+    },
 }
 
 const CHECK_EXAMPLE: &str = "\
@@ -35,7 +47,7 @@ Examples:
   RECEIPTD_ACK_WINDOW=1h receiptd config show --config receiptd.toml > whole.toml";
 
 /// Runs the action.
-pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
     match &args.action {
         ConfigAction::Check(args) => {
             let loaded = server_args::load(args, args.server.config.as_ref())?;
@@ -47,6 +59,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
         ConfigAction::Show(args) => {
             print!("{}", shown(&server_args::load(args, args.server.config.as_ref())?));
         }
+        ConfigAction::Policy { action } => return policy::run(action).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,7 @@ mod json;
 pub mod list;
 pub mod migrate;
 pub mod output;
+pub mod policy;
 pub mod rehearse;
 pub mod serve;
 pub mod server_args;
@@ -47,7 +48,7 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Bring a store's schema up to date, then stop.
     Migrate(migrate::MigrateArgs),
-    /// Check or show the settings in force.
+    /// Check or show the settings in force, and change those of an account.
     Config(config::ConfigArgs),
     /// Submit one operation and print its receipt.
     Submit(Box<submit::SubmitArgs>),
@@ -108,7 +109,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
-        Command::Config(args) => config::run(&args),
+        Command::Config(args) => config::run(&args).await,
         Command::Submit(args) => submit::run(*args).await,
         Command::Get(args) => get::run(args).await,
         Command::List(args) => list::run(args).await,

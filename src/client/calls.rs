@@ -23,11 +23,12 @@ use crate::proto::{
     AckDeliveriesRequest, AckDeliveriesResponse, BatchGetOperationsRequest, CancelOperationRequest,
     CancelOperationResponse, DeferDeliveriesRequest, DeferDeliveriesResponse, DeleteInboxRequest,
     DeleteInboxResponse, Document, ExtendDeliveriesRequest, ExtendDeliveriesResponse,
-    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse, Inbox,
-    ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse,
-    ListInboxesRequest, ListInboxesResponse, ListOperationsRequest, ListOperationsResponse,
-    PullDeliveriesRequest, PullDeliveriesResponse, ReadResultRequest, RedriveDeliveriesRequest,
-    RedriveDeliveriesResponse, ResultInfo, UpdateInboxRequest, UpdateInboxResponse,
+    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse,
+    GetPolicyRequest, GetPolicyResponse, Inbox, ListDeliveriesRequest, ListDeliveriesResponse,
+    ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse,
+    ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest, PullDeliveriesResponse,
+    ReadResultRequest, RedriveDeliveriesRequest, RedriveDeliveriesResponse, ResultInfo,
+    UpdateInboxRequest, UpdateInboxResponse, UpdatePolicyRequest, UpdatePolicyResponse,
     WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest, WatchOperationResponse,
 };
 
@@ -382,6 +383,31 @@ impl Client {
         let request = self.timed(request);
         let answer = self.inboxes().delete_inbox(request).await;
         answer.map(Response::into_inner).map_err(|status| Failure::from_status(&status))
+    }
+
+    /// The policy of the caller's account.
+    pub async fn get_policy(
+        &self,
+        request: GetPolicyRequest,
+    ) -> Result<GetPolicyResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.get_policy(request).await }
+        })
+        .await
+    }
+
+    /// Gives the account settings of its own, or takes them back; durable once answered, and
+    /// harmless to repeat.
+    pub async fn update_policy(
+        &self,
+        request: UpdatePolicyRequest,
+    ) -> Result<UpdatePolicyResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.update_policy(request).await }
+        })
+        .await
     }
 
     /// A document as it is now.

@@ -28,8 +28,8 @@ use super::{
     retry::RetryLimits,
 };
 use crate::proto::{
-    document_service_client::DocumentServiceClient, inbox_service_client::InboxServiceClient,
-    operation_service_client::OperationServiceClient,
+    admin_service_client::AdminServiceClient, document_service_client::DocumentServiceClient,
+    inbox_service_client::InboxServiceClient, operation_service_client::OperationServiceClient,
 };
 
 /// Small unread frames are charged against half of the connection's window (some h2 versions close
@@ -249,6 +249,10 @@ impl Client {
 
     pub(crate) fn inboxes(&self) -> InboxServiceClient<ClientChannel> {
         InboxServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+    }
+
+    pub(crate) fn administration(&self) -> AdminServiceClient<ClientChannel> {
+        AdminServiceClient::new(self.channel.clone())
     }
 
     pub(crate) fn documents(&self) -> DocumentServiceClient<ClientChannel> {

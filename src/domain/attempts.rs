@@ -12,6 +12,8 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     ids::{Account, ConsumerId, InboxName, Span},
     inbox::Inbox,
+    refusal::Refusal,
+    spans::not_within,
     world::{
         World,
         needs::{Access, Unloaded},
@@ -87,7 +89,11 @@ pub(super) fn extend(
     attempts: &Attempts,
     extension: Option<Span>,
 ) -> Decided<Reply> {
-    let extension = extension.unwrap_or(world.policy().ack_deadline);
+    let policy = world.policy(&attempts.account)?;
+    if let Some(asked) = extension {
+        check_span("extension", asked, Span(1), policy.ack_window)?;
+    }
+    let extension = extension.unwrap_or(policy.ack_deadline);
     let mut missing = Missing::default();
     for target in &attempts.targets {
         missing.note(look(world, attempts, target));
@@ -113,11 +119,13 @@ pub(super) fn defer(
     delay: Span,
     subject: &str,
 ) -> Decided<Reply> {
+    let policy = world.policy(&attempts.account)?;
+    check_span("delay", delay, Span(0), policy.ack_window)?;
     let mut missing = Missing::default();
     for target in &attempts.targets {
         let Some(Ok(held)) = missing.note(look(world, attempts, target)) else { continue };
         missing.note(world.operation(&held.operation_key(), Access::Write));
-        if deliver::is_last(world, &held) {
+        if deliver::is_last(world, &held)? {
             deliver::ask_release(world, &held, &mut missing)?;
         }
     }
@@ -127,6 +135,14 @@ pub(super) fn defer(
         deliver::give_back(world, held.clone(), Why::Deferred(delay), subject)?;
         Ok(world.delivery(&key)?.cloned().unwrap_or(held))
     })
+}
+
+/// A span beyond the ack window would promise what no result has.
+fn check_span(field: &str, span: Span, least: Span, most: Span) -> Result<(), Refusal> {
+    match (least..=most).contains(&span) {
+        true => Ok(()),
+        false => Err(Refusal::Invalid(not_within(field, least, most))),
+    }
 }
 
 /// Does `step` with each attempt that is in flight as its caller says.

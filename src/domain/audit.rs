@@ -1,4 +1,5 @@
-//! The audit trail: one hash chain per operation, written in the transaction of what it records.
+//! The audit trail: one hash chain per operation, and one per account for what belongs to no
+//! operation; written in the transaction of what it records.
 //!
 //! What must stay true: a row is never changed; each row's hash covers the row before it, so that
 //! a later change of either is detectable (I15). Deliberately not here: signed checkpoints, which
@@ -6,9 +7,48 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{ids::Timestamp, operation::OperationKey};
+use super::{
+    ids::{Account, OperationId, Timestamp},
+    operation::OperationKey,
+};
 
-/// Where an operation's chain stands: how many rows, and the hash of the last.
+/// What a chain tells of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuditChain {
+    /// One operation; its row holds the chain's head.
+    Operation(OperationKey),
+    /// An account as a whole, that is, its policy; the account's row holds the head.
+    Account(Account),
+}
+
+impl AuditChain {
+    /// Whose rows these are.
+    pub fn account(&self) -> &Account {
+        match self {
+            AuditChain::Operation(key) => &key.account,
+            AuditChain::Account(account) => account,
+        }
+    }
+
+    /// The operation's id as it is stored; no bytes, which are no id, for an account's own chain.
+    pub fn to_stored(&self) -> Vec<u8> {
+        match self {
+            AuditChain::Operation(key) => key.id.to_stored(),
+            AuditChain::Account(_) => Vec::new(),
+        }
+    }
+
+    /// Reads what [`AuditChain::to_stored`] wrote. `None` for bytes it never writes.
+    pub fn from_stored(account: Account, stored: &[u8]) -> Option<Self> {
+        if stored.is_empty() {
+            return Some(AuditChain::Account(account));
+        }
+        let id = OperationId::from_stored(stored)?;
+        Some(AuditChain::Operation(OperationKey { account, id }))
+    }
+}
+
+/// Where a chain stands: how many rows, and the hash of the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AuditHead {
     /// Rows written so far.
@@ -50,11 +90,13 @@ pub enum AuditKind {
     Redriven = 14,
     /// The id had no record and was sealed.
     Sealed = 15,
+    /// A setting of the account changed; in the account's own chain alone.
+    PolicyChanged = 16,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 15] = [
+    pub const ALL: [AuditKind; 16] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -70,6 +112,7 @@ impl AuditKind {
         AuditKind::AckedLate,
         AuditKind::Redriven,
         AuditKind::Sealed,
+        AuditKind::PolicyChanged,
     ];
 }
 
@@ -93,11 +136,11 @@ impl AuditEvent {
     }
 }
 
-/// One row of a chain: everything one command did to one operation.
+/// One row of a chain: everything one command did to one operation, or to an account's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
-    /// Whose chain.
-    pub key: OperationKey,
+    /// Which chain.
+    pub chain: AuditChain,
     /// Its place in the chain, from 1.
     pub number: i32,
     /// When, by the store's clock.
@@ -110,10 +153,20 @@ pub struct AuditRow {
     pub hash: [u8; 32],
 }
 
+impl AuditRow {
+    /// The operation that it tells of, if it tells of one.
+    pub fn operation(&self) -> Option<&OperationKey> {
+        match &self.chain {
+            AuditChain::Operation(key) => Some(key),
+            AuditChain::Account(_) => None,
+        }
+    }
+}
+
 /// The row that follows `head`, and the head after it.
 pub fn append(
     head: AuditHead,
-    key: &OperationKey,
+    chain: &AuditChain,
     time: Timestamp,
     subject: &str,
     events: Vec<u8>,
@@ -121,7 +174,7 @@ pub fn append(
     let number = head.length.saturating_add(1);
     let hash = row_hash(&head.hash, number, time, subject, &events);
     let row =
-        AuditRow { key: key.clone(), number, time, subject: subject.to_owned(), events, hash };
+        AuditRow { chain: chain.clone(), number, time, subject: subject.to_owned(), events, hash };
     (row, AuditHead { length: number, hash })
 }
 

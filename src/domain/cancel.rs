@@ -62,8 +62,8 @@ fn absent(
             Ok(Reply::Cancelled { outcome, operation, delivery: None })
         }
         IfAbsent::Refuse => {
-            let account = world.account(&key.account)?;
-            let refusal = standing::refuse_absent(mint_time, account, world.policy(), world.now());
+            let (account, policy) = (world.account(&key.account)?, world.policy(&key.account)?);
+            let refusal = standing::refuse_absent(mint_time, account, &policy, world.now());
             Err(refusal.into())
         }
     }
@@ -78,6 +78,7 @@ pub(super) fn end_waiting(
 ) -> Decided<Option<super::delivery::Delivery>> {
     let mut missing = Missing::default();
     missing.note(world.lock(&operation.target_key()));
+    missing.note(world.policy(&operation.key.account));
     if let Some(inbox) = operation.inbox_key() {
         missing.note(world.inbox(&inbox));
     }

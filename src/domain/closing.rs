@@ -57,7 +57,7 @@ fn closed(row: &AccountRow, policy: &Policy, now: Timestamp) -> Option<AccountRo
 pub(super) fn sweep(world: &mut World, account: &Account) -> Decided<Reply> {
     let row = world.account_to_change(account)?;
     let after = row.and_then(|row| {
-        let after = closed(row, world.policy(), world.now())?;
+        let after = closed(row, &row.own.over(world.defaults()), world.now())?;
         Some((after.closed_before > row.closed_before, after))
     });
     let Some((rises, after)) = after else { return Ok(Reply::Swept(Swept::Nothing)) };

@@ -13,12 +13,14 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
-    inbox::{Consumer, Force, Inbox, InboxChange},
+    inbox::{AccountRow, Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, ResultKind},
+    policy::Policy,
     redrive::Redriven,
     refusal::Refusal,
+    settings::SettingsChange,
     standing::Answer,
     world::needs::Unloaded,
 };
@@ -77,6 +79,30 @@ pub struct Submit {
     pub intention: Intention,
     /// What is to be kept of the result; not part of the intent.
     pub result: ResultKind,
+}
+
+/// A change of an account's policy.
+#[derive(Debug, Clone)]
+pub struct PolicyUpdate {
+    /// Whose.
+    pub account: Account,
+    /// What becomes of which setting.
+    pub change: SettingsChange,
+    /// Why.
+    pub reason: String,
+    /// The credential's subject.
+    pub subject: String,
+    /// Meant or only tried.
+    pub intention: Intention,
+}
+
+/// The answer to [`Command::UpdatePolicy`].
+#[derive(Debug, Clone)]
+pub struct PolicyUpdated {
+    /// The account after.
+    pub row: AccountRow,
+    /// What is in force for it then.
+    pub policy: Policy,
 }
 
 /// Everything that changes state goes through one of these.
@@ -211,6 +237,8 @@ pub enum Command {
         /// The generation that is meant; absent: whichever it is.
         generation: Option<i64>,
     },
+    /// Changes an account's policy.
+    UpdatePolicy(Box<PolicyUpdate>),
     /// Releases a lock by hand.
     ReleaseLock {
         /// Which.
@@ -388,6 +416,8 @@ pub enum Reply {
         inbox: Box<Inbox>,
         /// The consumer with its new epoch.
         consumer: Consumer,
+        /// The policy of the account.
+        policy: Box<Policy>,
     },
     /// To [`Command::Offer`] of a stream whose lease ended; nothing was done. What it held came back.
     Lapsed,
@@ -404,6 +434,8 @@ pub enum Reply {
     InboxUpdated(Box<Inbox>),
     /// To [`Command::DeleteInbox`]: the inbox as it was.
     InboxDeleted(Box<Inbox>),
+    /// To [`Command::UpdatePolicy`].
+    PolicyUpdated(Box<PolicyUpdated>),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

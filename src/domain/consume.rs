@@ -47,19 +47,20 @@ pub(super) fn open(
     }
     inbox.consumer_epoch += 1;
     let now = world.now();
+    let policy = Box::new(world.policy(&key.account)?);
     let opened = Consumer {
         id: consumer.clone(),
         epoch: inbox.consumer_epoch,
-        window: window.clamp(1, inbox.in_flight_limit(world.policy())),
+        window: window.clamp(1, inbox.in_flight_limit(&policy)),
         in_flight: 0,
         open_time: now,
-        lease_time: now + world.policy().consumer_lease,
+        lease_time: now + world.defaults().consumer_lease,
     };
     inbox.consumers.push(opened.clone());
     inbox.active_time = now;
     inbox.set_due();
     world.put_inbox(inbox.clone())?;
-    Ok(Reply::Opened { inbox: Box::new(inbox), consumer: opened })
+    Ok(Reply::Opened { inbox: Box::new(inbox), consumer: opened, policy })
 }
 
 /// Opens a stream again whose lease ended, unless a newer one of its consumer is open: that one
@@ -96,7 +97,7 @@ fn give_back_all(world: &mut World, held: &[DeliveryKey]) -> Decided<()> {
     for key in held {
         if let Some(Some(delivery)) = missing.note(world.delivery(key)) {
             missing.note(world.operation(&delivery.operation_key(), Access::Write));
-            if deliver::is_last(world, delivery) {
+            if deliver::is_last(world, delivery)? {
                 deliver::ask_release(world, delivery, &mut missing)?;
             }
         }
@@ -129,10 +130,12 @@ pub(super) fn offer(
             false => Ok(Reply::Lapsed),
         };
     };
-    let server_room = inbox.in_flight_limit(world.policy()) - inbox.in_flight;
-    let room = limit.min(entry.window - entry.in_flight).min(server_room).max(0);
+    let own_room = entry.window - entry.in_flight;
     let mut deliveries = Vec::new();
     if limit > 0 {
+        let policy = world.policy(&key.account)?;
+        let inbox_room = inbox.in_flight_limit(&policy) - inbox.in_flight;
+        let room = limit.min(own_room).min(inbox_room).max(0);
         deliveries = take_page(world, &mut inbox, room, &(consumer.clone(), epoch), choice)?;
     }
     renew(world, &mut inbox, consumer, epoch, limit == 0 || !deliveries.is_empty());
@@ -158,7 +161,7 @@ fn take_page(
         if delivery.is_fresh() {
             inbox.offered = inbox.offered.max(delivery.key.sequence);
         }
-        finish::send(world, inbox, &mut delivery, holder.clone());
+        finish::send(world, inbox, &mut delivery, holder.clone())?;
         world.put_delivery(delivery.clone())?;
         deliveries.push(delivery);
     }
@@ -213,11 +216,12 @@ pub(super) fn pull(
 ) -> Decided<Reply> {
     let mut inbox = inboxes::ensure(world, key)?;
     let before = inbox.clone();
-    let room = limit.min(inbox.in_flight_limit(world.policy()) - inbox.in_flight).max(0);
+    let policy = world.policy(&key.account)?;
+    let room = limit.min(inbox.in_flight_limit(&policy) - inbox.in_flight).max(0);
     let deliveries =
         take_page(world, &mut inbox, room, &(consumer.clone(), NO_STREAM), &Choice::Any)?;
     // Whoever pulls uses the inbox, also where nothing comes; that alone seldom writes the row.
-    let half_idle = Span(world.policy().inbox_idle_retention.0 / 2);
+    let half_idle = Span(policy.inbox_idle_retention.0 / 2);
     if !deliveries.is_empty() || inbox.active_time + half_idle <= world.now() {
         inbox.active_time = world.now();
     }
@@ -230,7 +234,7 @@ pub(super) fn pull(
 /// Renews a lease where the row is written anyway, or where that is the point of the call; a look
 /// that finds nothing writes nothing.
 fn renew(world: &World, inbox: &mut Inbox, consumer: &ConsumerId, epoch: i64, written: bool) {
-    let lease = world.policy().consumer_lease;
+    let lease = world.defaults().consumer_lease;
     let now = world.now();
     if let Some(entry) = inbox.consumer_mut(consumer, epoch) {
         let half_gone = entry.lease_time - now < Span(lease.0 / 2);

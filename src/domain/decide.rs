@@ -5,12 +5,12 @@
 
 use super::{
     attempts,
-    audit::{self, AuditEvent},
+    audit::{self, AuditChain, AuditEvent},
     cancel, closing,
     command::{Command, Decided, Halt, Reply},
     consume, deliver, inboxes,
     operation::{Operation, OperationKey},
-    record, redrive, release, standing, submit, sweep,
+    policies, record, redrive, release, standing, submit, sweep,
     world::{
         World,
         needs::{Access, Unloaded},
@@ -52,6 +52,7 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         Command::DeleteInbox { inbox, force, generation } => {
             inboxes::delete(world, inbox, *force, *generation)
         }
+        Command::UpdatePolicy(update) => policies::update(world, update),
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)
         }
@@ -83,7 +84,8 @@ pub(super) fn record_events(
     events: &[AuditEvent],
 ) {
     let packed = record::pack_events(events);
-    let (row, head) = audit::append(operation.audit, &operation.key, world.now(), subject, packed);
+    let chain = AuditChain::Operation(operation.key.clone());
+    let (row, head) = audit::append(operation.audit, &chain, world.now(), subject, packed);
     operation.audit = head;
     world.add_audit(row);
 }

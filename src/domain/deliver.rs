@@ -300,10 +300,11 @@ pub(super) enum Why {
 }
 
 /// Whether an attempt that ends now is the delivery's last.
-pub(super) fn is_last(world: &World, delivery: &Delivery) -> bool {
-    delivery.expire_time <= world.now()
-        || delivery.attempts_spent() >= world.policy().retry_budget
-        || is_left(world, delivery)
+pub(super) fn is_last(world: &World, delivery: &Delivery) -> Result<bool, Unloaded> {
+    let policy = world.policy(&delivery.key.inbox.account)?;
+    Ok(delivery.expire_time <= world.now()
+        || delivery.attempts_spent() >= policy.retry_budget
+        || is_left(world, delivery))
 }
 
 /// Whether a delivery belongs to a deleted generation of its inbox.
@@ -330,12 +331,13 @@ pub(super) fn give_back(
         return close(world, delivery, subject);
     }
     let spent = delivery.attempts_spent();
-    if spent >= world.policy().retry_budget {
+    let policy = world.policy(&delivery.key.inbox.account)?;
+    if spent >= policy.retry_budget {
         let trail = Trail::Chained(event(AuditKind::Dead, "the retry budget is spent"));
         end(world, delivery, DeliveryState::Dead, trail, subject)?;
         return Ok(DeliveryState::Dead);
     }
-    let backoff = || backoff(world.policy(), spent, world.jitter(), sequence);
+    let backoff = || backoff(&policy, spent, world.jitter(), sequence);
     let (available, text) = match why {
         // No failure: due since it was queued, so that a reader that reconnects sees the old first.
         Why::StreamEnded if delivery.returns == 0 && spent == 1 => {

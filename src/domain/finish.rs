@@ -14,7 +14,11 @@ use super::{
     intent::LockMode,
     lock::{Holder, Lock},
     operation::{Operation, Outcome, PayloadKind, RejectionReason, ResultInfo, ResultKind},
-    world::{World, needs::Body},
+    policy::Policy,
+    world::{
+        World,
+        needs::{Body, Unloaded},
+    },
 };
 
 /// Makes the effect of an operation, or finds why there is none. The body of the result, where one
@@ -27,20 +31,21 @@ pub(super) fn effect(
     let key = operation.target_key();
     let body = if action.reads_content() { Body::Load } else { Body::Omit };
     let locked = world.lock(&key)?.is_some();
+    let policy = world.policy(&key.account)?;
     let before = world.document(&key, body)?;
     let applied = document::apply(
         &key,
         before,
         action,
         operation.expected_revision,
-        world.policy().document_bytes_max,
+        policy.document_bytes_max,
         world.now(),
     );
     match applied {
         Ok((mut after, change)) => {
             after.locked = locked;
             world.put_document(after.clone())?;
-            operation.result = result(world, operation, &after);
+            operation.result = result(world, operation, &after, policy.result_bytes_max);
             Ok(Outcome::Applied(change))
         }
         Err(rejection) => Ok(Outcome::Rejected(rejection)),
@@ -49,13 +54,18 @@ pub(super) fn effect(
 
 /// The document's content as the operation's result, if that was asked for and there is content.
 /// The effect is certain by now, so a body above the limit is told and left out (F07).
-fn result(world: &mut World, operation: &Operation, after: &Document) -> Option<ResultInfo> {
+fn result(
+    world: &mut World,
+    operation: &Operation,
+    after: &Document,
+    bytes_max: usize,
+) -> Option<ResultInfo> {
     let wanted = match operation.result_kind {
         ResultKind::Receipt => false,
         ResultKind::Content => after.exists,
     };
     let content = after.content.clone().filter(|_| wanted)?;
-    let kept = content.len() <= world.policy().result_bytes_max;
+    let kept = content.len() <= bytes_max;
     if kept {
         world.put_payload(operation.key.clone(), PayloadKind::Result, content);
     }
@@ -103,6 +113,7 @@ fn queue(
 ) -> Decided<Option<Delivery>> {
     let Some(key) = operation.inbox_key() else { return Ok(None) };
     let now = world.now();
+    let policy = world.policy(&key.account)?;
     let mut inbox = inboxes::ensure_for_result(world, &key)?;
     let sequence = inbox.next_sequence;
     let mut delivery = Delivery {
@@ -115,8 +126,8 @@ fn queue(
         queue_time: now,
         available_time: None,
         ack_deadline: None,
-        expire_time: now + world.policy().ack_window,
-        due_time: Some(now + world.policy().ack_window),
+        expire_time: now + policy.ack_window,
+        due_time: Some(now + policy.ack_window),
         end_time: None,
         last_failure_time: None,
         consumer: None,
@@ -128,13 +139,13 @@ fn queue(
         delivery.lock_target = Some(operation.target.clone());
     }
     inbox.reserved = (inbox.reserved - 1).max(0);
-    let at_once = can_take(world, &inbox);
+    let at_once = can_take(world, &inbox, &policy);
     inbox.next_sequence += 1;
     inbox.pending += 1;
     if at_once {
         let consumer = &inbox.consumers[0];
         let holder = (consumer.id.clone(), consumer.epoch);
-        send(world, &mut inbox, &mut delivery, holder);
+        send(world, &mut inbox, &mut delivery, holder)?;
         inbox.offered = sequence;
     }
     world.put_inbox(inbox)?;
@@ -161,7 +172,7 @@ fn holds(world: &World, operation: &Operation) -> Decided<bool> {
 
 /// Whether the next delivery can go straight to the one stream that reads the inbox: it is served
 /// here, at the end of the inbox, has room, and nothing else waits (architecture section 1).
-fn can_take(world: &World, inbox: &Inbox) -> bool {
+fn can_take(world: &World, inbox: &Inbox, policy: &Policy) -> bool {
     let (Some(attached), [consumer]) = (world.attached(&inbox.key), inbox.consumers.as_slice())
     else {
         return false;
@@ -172,7 +183,7 @@ fn can_take(world: &World, inbox: &Inbox) -> bool {
         && inbox.offered == inbox.last_sequence()
         && inbox.returned == 0
         && consumer.in_flight < consumer.window
-        && inbox.in_flight < inbox.in_flight_limit(world.policy())
+        && inbox.in_flight < inbox.in_flight_limit(policy)
 }
 
 /// Puts a PENDING delivery in flight: one more attempt, with its own ack deadline.
@@ -181,7 +192,8 @@ pub(super) fn send(
     inbox: &mut Inbox,
     delivery: &mut Delivery,
     holder: (super::ids::ConsumerId, i64),
-) {
+) -> Result<(), Unloaded> {
+    let policy = world.policy(&inbox.key.account)?;
     inbox.pending -= 1;
     if delivery.available_time.take().is_some() {
         inbox.returned -= 1;
@@ -190,12 +202,13 @@ pub(super) fn send(
     if let Some(consumer) = inbox.consumer_mut(&holder.0, holder.1) {
         consumer.in_flight += 1;
     }
-    let deadline = (world.now() + world.policy().ack_deadline).min(delivery.expire_time);
+    let deadline = (world.now() + policy.ack_deadline).min(delivery.expire_time);
     delivery.state = DeliveryState::InFlight;
     delivery.attempt += 1;
     delivery.ack_deadline = Some(deadline);
     delivery.due_time = Some(deadline);
     delivery.consumer = Some(holder);
+    Ok(())
 }
 
 /// The lock that an operation with UNTIL_ACKED holds after its end, over the lock row that may be
@@ -205,14 +218,15 @@ pub(super) fn lock_after(
     operation: &Operation,
     delivery: Option<&Delivery>,
     events: &mut Vec<AuditEvent>,
-) -> Option<Lock> {
-    let delivery = delivery.filter(|delivery| delivery.lock_target.is_some())?;
+) -> Result<Option<Lock>, Unloaded> {
+    let held = delivery.filter(|delivery| delivery.lock_target.is_some());
+    let Some(delivery) = held else { return Ok(None) };
     let key = operation.target_key();
     let now = world.now();
-    let release_time = delivery.expire_time.min(now + world.policy().lock_limit);
+    let release_time = delivery.expire_time.min(now + world.policy(&key.account)?.lock_limit);
     let row = world.lock(&key).ok().flatten();
     events.push(AuditEvent::plain(AuditKind::LockHeld));
-    Some(Lock {
+    Ok(Some(Lock {
         holder: Some(Holder {
             operation_id: operation.key.id.clone(),
             acquire_time: now,
@@ -223,5 +237,5 @@ pub(super) fn lock_after(
         waiting: row.map_or(0, |lock| lock.waiting),
         due_time: release_time,
         key,
-    })
+    }))
 }

@@ -5,10 +5,12 @@
 //! in between; a delivery row changes only under the lock of its inbox row.
 
 use super::{
+    audit::AuditHead,
     closing,
     delivery::{DeliveryKey, InboxKey},
     ids::{ConsumerId, Timestamp},
     policy::Policy,
+    settings::OwnSettings,
 };
 
 /// One reader of an inbox, as stored inside the inbox row.
@@ -234,9 +236,18 @@ pub struct AccountRow {
     pub evidence_floor: Timestamp,
     /// When the sweeper has to look at it: when `closed_before` may rise by a step.
     pub due_time: Timestamp,
+    /// What it has of its own among the settings.
+    pub own: OwnSettings,
+    /// The head of its own audit chain.
+    pub audit: AuditHead,
 }
 
 impl AccountRow {
+    /// The policy of the account of a row, or of one that was never used.
+    pub fn policy(row: Option<&AccountRow>, defaults: &Policy) -> Policy {
+        row.map_or_else(|| defaults.clone(), |row| row.own.over(defaults))
+    }
+
     /// An account at its first use: nothing was deleted, and closed is what lies behind the
     /// admission window.
     pub fn new(account: super::ids::Account, policy: &Policy, now: Timestamp) -> Self {
@@ -248,6 +259,8 @@ impl AccountRow {
             closed_before,
             evidence_floor: Timestamp::BEGINNING,
             due_time: closing::due(policy, closed_before),
+            own: OwnSettings::default(),
+            audit: AuditHead::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
     delivery::{Delivery, DeliveryKey, InboxKey},
     ids::{Span, Timestamp},
     inbox::{AccountRow, Force, Inbox, InboxChange, LimitChange},
+    policy::Policy,
     refusal::Refusal,
     submit::ensure_account,
     world::{
@@ -32,7 +33,7 @@ pub(super) fn ensure(world: &mut World, key: &InboxKey) -> Decided<Inbox> {
     if let Some(inbox) = live(world, key)? {
         return Ok(inbox);
     }
-    let limit = world.policy().inboxes_max;
+    let limit = world.policy(&key.account)?.inboxes_max;
     if account.inboxes >= limit {
         return Err(Refusal::AccountQuota { what: "inboxes", limit }.into());
     }
@@ -63,7 +64,8 @@ fn begin(world: &mut World, key: &InboxKey, account: AccountRow) -> Decided<Inbo
         Some(marker) => marker.clone().revived(now),
         None => Inbox::new(key.clone(), now),
     };
-    let first_look = now + world.policy().record_retention.min(world.policy().inbox_idle_retention);
+    let policy = world.policy(&key.account)?;
+    let first_look = now + policy.record_retention.min(policy.inbox_idle_retention);
     inbox.upkeep_time = inbox.upkeep_time.into_iter().chain([first_look]).min();
     inbox.set_due();
     world.put_account(AccountRow { inboxes: account.inboxes + 1, ..account })?;
@@ -213,7 +215,8 @@ pub(super) fn sweep(world: &mut World, inbox: Inbox) -> Decided<Swept> {
         return Ok(Swept::Nothing);
     }
     let kept = world.oldest_kept(&inbox.key)?;
-    let purged = purge(world, &kept)?;
+    let policy = world.policy(&inbox.key.account)?;
+    let purged = purge(world, &kept, policy.record_retention)?;
     let mut inbox = inbox;
     if let Some(last) = purged.last() {
         inbox.kept_from = last.sequence + 1;
@@ -224,7 +227,7 @@ pub(super) fn sweep(world: &mut World, inbox: Inbox) -> Decided<Swept> {
     if complete && oldest.is_none() {
         inbox.kept_from = inbox.next_sequence;
     }
-    if purged.is_empty() && is_idle(&inbox, now, world.policy().inbox_idle_retention) {
+    if purged.is_empty() && is_idle(&inbox, now, policy.inbox_idle_retention) {
         retire(world, inbox)?;
         return Ok(Swept::InboxRetired);
     }
@@ -232,7 +235,7 @@ pub(super) fn sweep(world: &mut World, inbox: Inbox) -> Decided<Swept> {
         inbox.upkeep_time = Some(now);
         world.follow_up(Command::SweepInbox { key: inbox.key.clone() });
     } else {
-        inbox.upkeep_time = next_upkeep(world, &inbox, oldest);
+        inbox.upkeep_time = next_upkeep(&policy, now, &inbox, oldest);
     }
     inbox.set_due();
     world.put_inbox(inbox)?;
@@ -243,8 +246,8 @@ pub(super) fn sweep(world: &mut World, inbox: Inbox) -> Decided<Swept> {
 }
 
 /// Deletes the first of these rows, as far as each has ended and its retention has passed.
-fn purge(world: &mut World, kept: &[Delivery]) -> Decided<Vec<DeliveryKey>> {
-    let (now, retention) = (world.now(), world.policy().record_retention);
+fn purge(world: &mut World, kept: &[Delivery], retention: Span) -> Decided<Vec<DeliveryKey>> {
+    let now = world.now();
     let over = |row: &&Delivery| row.end_time.is_some_and(|end| end + retention <= now);
     let gone: Vec<DeliveryKey> = kept.iter().take_while(over).map(|row| row.key.clone()).collect();
     for key in &gone {
@@ -267,9 +270,13 @@ fn in_use(inbox: &Inbox) -> bool {
 /// When the inbox is to be looked at again. It is computed here and at the first use alone, so
 /// that no submit and no ack moves an indexed time: a row that comes or ends after this look can
 /// not be over before one whole retention from now.
-fn next_upkeep(world: &World, inbox: &Inbox, oldest: Option<&Delivery>) -> Option<Timestamp> {
-    let now = world.now();
-    let retention = world.policy().record_retention;
+fn next_upkeep(
+    policy: &Policy,
+    now: Timestamp,
+    inbox: &Inbox,
+    oldest: Option<&Delivery>,
+) -> Option<Timestamp> {
+    let retention = policy.record_retention;
     match oldest {
         Some(row) => {
             let soonest = now + Span(retention.0 / LOOKS_PER_RETENTION);
@@ -278,7 +285,7 @@ fn next_upkeep(world: &World, inbox: &Inbox, oldest: Option<&Delivery>) -> Optio
         None if inbox.deleted => None,
         None => {
             let since = if in_use(inbox) { now } else { inbox.active_time };
-            Some((since + world.policy().inbox_idle_retention).min(now + retention))
+            Some((since + policy.inbox_idle_retention).min(now + retention))
         }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! In reading order: [`ids`], [`spans`] and [`json`] parse; [`intent`] binds an id to what it means;
 //! [`operation`], [`document`], [`lock`], [`delivery`], [`inbox`] and [`audit`] are the rows;
-//! [`policy`] holds the clocks and limits; [`world`] is what a batch sees; [`command`] is what can
-//! be asked; [`refusal`], [`standing`] and [`recovery`] are how "no", "not known" and "what next"
-//! are said; [`closing`] is how old ids lose the way in; [`filter`] is what a list shows; [`token`] seals positions that callers hand back;
-//! [`decide`] is the way in. [`record`] packs what no statement looks into.
+//! [`policy`] holds the clocks and limits, and [`settings`] those of an account's own; [`world`] is
+//! what a batch sees; [`command`] is what can be asked; [`refusal`], [`standing`] and [`recovery`]
+//! are how "no", "not known" and "what next" are said; [`closing`] is how old ids lose the way in;
+//! [`filter`] is what a list shows; [`token`] seals positions that callers hand back; [`decide`] is
+//! the way in. [`record`] packs what no statement looks into.
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
 
@@ -29,6 +30,7 @@ pub mod json;
 pub mod lock;
 pub mod operation;
 mod patch;
+mod policies;
 pub mod policy;
 pub mod record;
 pub mod recovery;
@@ -38,6 +40,7 @@ mod release;
 #[cfg(test)]
 pub(crate) mod sample;
 mod seal;
+pub mod settings;
 pub mod spans;
 pub mod standing;
 mod submit;

@@ -1,8 +1,14 @@
 //! The clocks and limits (contract sections 6 and 8). Each is a setting of its own.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use super::{ids::Span, spans::span_text, world::needs::HELD_MAX};
+use super::{
+    ids::Span,
+    spans::{format_span, span_text},
+    world::needs::HELD_MAX,
+};
 
 /// Everything time or size decides, as in force for one account; also a table of the settings.
 ///
@@ -100,13 +106,61 @@ pub const RESULT_BYTES_LIMIT: usize = 16 * 1024 * 1024;
 /// stream's memory reckon with.
 pub const INLINE_PAYLOAD_BYTES_LIMIT: usize = 64 * 1024;
 
+/// Arguments and documents stay below this: a client decodes 4 MiB by default, and its envelope
+/// needs room.
+pub const BODY_BYTES_LIMIT: usize = 3 * 1024 * 1024;
+/// A century: longer than any store, and short enough that no time runs out of the calendar.
+pub const SPAN_LIMIT: Span = Span::days(36_500);
+
+/// What is wrong with a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyFault {
+    /// One setting is out of its range.
+    OutOfRange {
+        /// Which.
+        setting: &'static str,
+        /// What it must be.
+        problem: String,
+    },
+    /// Two settings contradict each other.
+    Contradiction {
+        /// The first.
+        setting: &'static str,
+        /// The second.
+        other: &'static str,
+        /// What the first must be with regard to the second, and why.
+        problem: String,
+    },
+}
+
+impl fmt::Display for PolicyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicyFault::OutOfRange { setting, problem }
+            | PolicyFault::Contradiction { setting, problem, .. } => {
+                write!(f, "{setting} {problem}")
+            }
+        }
+    }
+}
+
+fn out_of_range(setting: &'static str, problem: impl Into<String>) -> Result<(), PolicyFault> {
+    Err(PolicyFault::OutOfRange { setting, problem: problem.into() })
+}
+
 impl Policy {
     /// Checks the policy as a whole.
     ///
     /// # Errors
-    /// One sentence that names the two settings that contradict each other, or the one that is out
-    /// of its range.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`PolicyFault`]: the setting that is out of its range, or the two that contradict each
+    /// other; shown as one sentence.
+    pub fn check(&self) -> Result<(), PolicyFault> {
+        self.check_spans()?;
+        self.check_counts()?;
+        self.check_together()
+    }
+
+    fn check_spans(&self) -> Result<(), PolicyFault> {
         let spans = [
             ("admission_window", self.admission_window),
             ("record_retention", self.record_retention),
@@ -121,61 +175,110 @@ impl Policy {
             ("consumer_lease", self.consumer_lease),
         ];
         if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span <= Span(0)) {
-            return Err(format!("{name} must be longer than zero"));
+            return out_of_range(name, "must be longer than zero");
         }
         if self.max_clock_skew < Span(0) {
-            return Err("max_clock_skew must not be negative".to_owned());
+            return out_of_range("max_clock_skew", "must not be negative");
         }
-        let longer = [
-            ("record_retention", self.record_retention, "admission_window", self.admission_window),
-            (
-                "tombstone_retention",
-                self.tombstone_retention,
-                "record_retention",
-                self.record_retention,
-            ),
-        ];
-        for (name, span, other, than) in longer {
-            if span <= than {
-                return Err(format!(
-                    "{name} must be longer than {other}: a retry could otherwise arrive when its \
-                     record is gone"
-                ));
+        let skew = [("max_clock_skew", self.max_clock_skew)];
+        match spans.into_iter().chain(skew).find(|(_, span)| *span > SPAN_LIMIT) {
+            Some((name, _)) => {
+                out_of_range(name, format!("must be at most {}", format_span(SPAN_LIMIT)))
             }
+            None => Ok(()),
         }
-        if self.inbox_idle_retention <= self.ack_window {
-            return Err("inbox_idle_retention must be longer than ack_window: an inbox whose \
-                        results can still be acked is in use"
-                .to_owned());
-        }
-        if self.backoff_first > self.backoff_limit {
-            return Err("backoff_first must not be longer than backoff_limit".to_owned());
-        }
-        if self.ack_deadline > self.ack_window {
-            return Err("ack_deadline must not be longer than ack_window".to_owned());
-        }
+    }
+
+    fn check_counts(&self) -> Result<(), PolicyFault> {
         if self.retry_budget < 1 {
-            return Err("retry_budget must be at least 1".to_owned());
+            return out_of_range("retry_budget", "must be at least 1");
         }
         if !(1..=INBOX_SLOTS_LIMIT).contains(&self.inbox_slots) {
-            return Err(format!("inbox_slots must be 1 to {INBOX_SLOTS_LIMIT}"));
+            return out_of_range("inbox_slots", format!("must be 1 to {INBOX_SLOTS_LIMIT}"));
         }
         if self.inboxes_max < 1 {
-            return Err("inboxes_max must be at least 1".to_owned());
+            return out_of_range("inboxes_max", "must be at least 1");
         }
         if !(1..=HELD_MAX).contains(&self.in_flight_max) {
-            return Err(format!("in_flight_max must be 1 to {HELD_MAX}"));
+            return out_of_range("in_flight_max", format!("must be 1 to {HELD_MAX}"));
         }
-        if !(1..=RESULT_BYTES_LIMIT).contains(&self.result_bytes_max) {
-            return Err(format!("result_bytes_max must be 1 to {RESULT_BYTES_LIMIT}"));
+        let sizes = [
+            ("arguments_bytes_max", self.arguments_bytes_max, 1, BODY_BYTES_LIMIT),
+            ("document_bytes_max", self.document_bytes_max, 1, BODY_BYTES_LIMIT),
+            ("result_bytes_max", self.result_bytes_max, 1, RESULT_BYTES_LIMIT),
+            // 0: every body is read by itself.
+            (
+                "inline_payload_bytes_max",
+                self.inline_payload_bytes_max,
+                0,
+                INLINE_PAYLOAD_BYTES_LIMIT,
+            ),
+        ];
+        match sizes.into_iter().find(|(_, size, least, most)| !(least..=most).contains(&size)) {
+            Some((name, _, least, most)) => {
+                out_of_range(name, format!("must be {least} to {most}"))
+            }
+            None => Ok(()),
         }
-        // 0: every body is read by itself.
-        if self.inline_payload_bytes_max > INLINE_PAYLOAD_BYTES_LIMIT {
-            return Err(format!(
-                "inline_payload_bytes_max must be 0 to {INLINE_PAYLOAD_BYTES_LIMIT}"
-            ));
+    }
+
+    /// What one setting must be with regard to another.
+    fn check_together(&self) -> Result<(), PolicyFault> {
+        let gone = "a retry could otherwise arrive when its record is gone";
+        let pairs = [
+            (
+                self.record_retention > self.admission_window,
+                ("record_retention", "must be longer than", "admission_window", gone),
+            ),
+            (
+                self.tombstone_retention > self.record_retention,
+                ("tombstone_retention", "must be longer than", "record_retention", gone),
+            ),
+            (
+                self.inbox_idle_retention > self.ack_window,
+                (
+                    "inbox_idle_retention",
+                    "must be longer than",
+                    "ack_window",
+                    "an inbox whose results can still be acked is in use",
+                ),
+            ),
+            (
+                self.start_deadline <= self.record_retention,
+                (
+                    "start_deadline",
+                    "must not be longer than",
+                    "record_retention",
+                    "no submit may ask for as much",
+                ),
+            ),
+            (
+                self.backoff_first <= self.backoff_limit,
+                (
+                    "backoff_first",
+                    "must not be longer than",
+                    "backoff_limit",
+                    "no pause is longer than that",
+                ),
+            ),
+            (
+                self.ack_deadline <= self.ack_window,
+                (
+                    "ack_deadline",
+                    "must not be longer than",
+                    "ack_window",
+                    "no attempt lasts beyond that",
+                ),
+            ),
+        ];
+        match pairs.into_iter().find(|(good, _)| !good) {
+            Some((_, (setting, relation, other, why))) => Err(PolicyFault::Contradiction {
+                setting,
+                other,
+                problem: format!("{relation} {other}: {why}"),
+            }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -187,11 +290,13 @@ mod tests {
     fn contradictions_are_named() {
         assert_eq!(Policy::default().check(), Ok(()));
         let policy = Policy { admission_window: Span::days(31), ..Policy::default() };
-        assert!(policy.check().expect_err("contradiction").contains("record_retention"));
+        assert!(
+            policy.check().expect_err("contradiction").to_string().contains("record_retention")
+        );
         let policy = Policy { inbox_idle_retention: Span::minutes(15), ..Policy::default() };
-        assert!(policy.check().expect_err("contradiction").contains("ack_window"));
+        assert!(policy.check().expect_err("contradiction").to_string().contains("ack_window"));
         let policy = Policy { retry_budget: 0, ..Policy::default() };
-        assert!(policy.check().expect_err("range").contains("retry_budget"));
+        assert!(policy.check().expect_err("range").to_string().contains("retry_budget"));
         for (policy, named) in [
             (Policy { result_bytes_max: 0, ..Policy::default() }, "result_bytes_max"),
             (
@@ -206,7 +311,7 @@ mod tests {
                 "inline_payload_bytes_max",
             ),
         ] {
-            assert!(policy.check().expect_err("range").contains(named), "{named}");
+            assert!(policy.check().expect_err("range").to_string().contains(named), "{named}");
         }
         let none_inline = Policy { inline_payload_bytes_max: 0, ..Policy::default() };
         assert_eq!(none_inline.check(), Ok(()));

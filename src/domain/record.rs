@@ -1,4 +1,5 @@
-//! Stored encodings of values that no statement looks into: outcomes, consumers, audit events.
+//! Stored encodings of values that no statement looks into: outcomes, consumers, policies of accounts,
+//! audit events.
 //!
 //! Protobuf, because it stays readable by the release before and after (T23): fields are only
 //! added. Deliberately not here: anything a `WHERE` clause needs; that is a column.
@@ -6,11 +7,12 @@
 use prost::Message;
 
 use super::{
-    audit::{AuditEvent, AuditKind},
+    audit::{AuditEvent, AuditHead, AuditKind},
     document::DocumentChange,
     ids::{ConsumerId, Timestamp},
     inbox::Consumer,
     operation::{Operation, Outcome, Rejection, RejectionReason, ResultInfo},
+    settings::OwnSettings,
 };
 
 /// Bytes in a store that this release cannot read.
@@ -263,6 +265,53 @@ pub fn unpack_events(bytes: &[u8]) -> Result<Vec<AuditEvent>, Unreadable> {
         })
     };
     record.events.into_iter().map(event).collect()
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AccountPolicyRecord {
+    #[prost(message, repeated, tag = "1")]
+    own: Vec<SettingRecord>,
+    #[prost(int32, tag = "2")]
+    audit_length: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    audit_hash: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SettingRecord {
+    #[prost(int32, tag = "1")]
+    setting: i32,
+    #[prost(int64, tag = "2")]
+    value: i64,
+}
+
+/// Packs what an account has of its own among the settings, with the head of its audit chain;
+/// nothing where its policy was never changed.
+pub fn pack_account_policy(own: &OwnSettings, audit: AuditHead) -> Option<Vec<u8>> {
+    if own.is_empty() && audit == AuditHead::default() {
+        return None;
+    }
+    let own = own.to_stored().map(|(setting, value)| SettingRecord { setting, value });
+    let record = AccountPolicyRecord {
+        own: own.collect(),
+        audit_length: audit.length,
+        audit_hash: audit.hash.to_vec(),
+    };
+    Some(record.encode_to_vec())
+}
+
+/// Unpacks it.
+///
+/// # Errors
+/// [`Unreadable`] for bytes that [`pack_account_policy`] of this or an earlier release did not
+/// write.
+pub fn unpack_account_policy(bytes: Option<&[u8]>) -> Result<(OwnSettings, AuditHead), Unreadable> {
+    let Some(bytes) = bytes else { return Ok((OwnSettings::default(), AuditHead::default())) };
+    let unreadable = || Unreadable { what: "policy of an account" };
+    let record = AccountPolicyRecord::decode(bytes).map_err(|_| unreadable())?;
+    let pairs = record.own.into_iter().map(|own| (own.setting, own.value));
+    let hash = <[u8; 32]>::try_from(record.audit_hash).map_err(|_| unreadable())?;
+    Ok((OwnSettings::from_stored(pairs), AuditHead { length: record.audit_length, hash }))
 }
 
 /// Packs labels as a JSON object with sorted keys, readable by an operator.

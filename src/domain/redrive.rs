@@ -123,14 +123,15 @@ fn redrive_one(world: &mut World, key: &DeliveryKey, subject: &str) -> Decided<O
         Ok(ended) => ended,
         Err(otherwise) => return Ok(otherwise),
     };
-    if inbox.slots_used() >= inbox.slots(world.policy()) {
+    let policy = world.policy(&key.inbox.account)?;
+    if inbox.slots_used() >= inbox.slots(&policy) {
         return Ok((RedriveOutcome::InboxFull, Some(delivery)));
     }
     let now = world.now();
     inbox.pending += 1;
     inbox.returned += 1;
     inbox.active_time = now;
-    let expire_time = now + world.policy().ack_window;
+    let expire_time = now + policy.ack_window;
     let redriven = Delivery {
         state: DeliveryState::Pending,
         attempts_before: delivery.attempt,

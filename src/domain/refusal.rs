@@ -141,6 +141,15 @@ pub enum Refusal {
         /// Its state.
         state: OperationState,
     },
+    /// Settings of an account contradict each other.
+    PolicyContradiction {
+        /// The first.
+        setting: &'static str,
+        /// The second.
+        other: &'static str,
+        /// What the first must be with regard to the second, and why.
+        problem: String,
+    },
     /// There is no such inbox.
     NoSuchInbox,
     /// There is no document.
@@ -240,6 +249,7 @@ impl Refusal {
             Refusal::NoSuchOperation { .. } => "NO_SUCH_OPERATION",
             Refusal::ResultNotKept { .. } => "RESULT_NOT_KEPT",
             Refusal::ResultNotReady { .. } => "RESULT_NOT_READY",
+            Refusal::PolicyContradiction { .. } => "POLICY_CONTRADICTION",
             Refusal::NoSuchInbox => "NO_SUCH_INBOX",
             Refusal::NoSuchDocument => "NO_SUCH_DOCUMENT",
             Refusal::NoSuchLock => "NO_SUCH_LOCK",
@@ -281,6 +291,7 @@ impl Refusal {
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
             | Refusal::ResultNotReady { .. }
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -331,6 +342,7 @@ impl Refusal {
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
             | Refusal::ResultNotReady { .. }
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock
@@ -400,6 +412,9 @@ impl Refusal {
             Refusal::ResultNotReady { state } => {
                 format!("the operation is {}: there is no result yet", state.word())
             }
+            Refusal::PolicyContradiction { setting, problem, .. } => {
+                format!("the policy contradicts itself: {setting} {problem}")
+            }
             Refusal::NoSuchInbox => "there is no such inbox; it appears at first use".to_owned(),
             Refusal::NoSuchDocument => "there is no document at this target".to_owned(),
             Refusal::NoSuchLock => {
@@ -454,51 +469,6 @@ impl Refusal {
             Refusal::PermissionMissing { permission } => {
                 format!("the permission {permission} is missing")
             }
-        }
-    }
-
-    /// The next step. Never "use a new id" for doubt about an old one.
-    pub fn recovery(&self) -> RecoveryAction {
-        match self {
-            Refusal::NotBegun { .. }
-            | Refusal::Invalid(_)
-            | Refusal::UnknownAction { .. }
-            | Refusal::PayloadTooLarge { .. }
-            | Refusal::IntentMismatch { .. }
-            | Refusal::ClockSkew { .. }
-            | Refusal::ResumeTokenInvalid(_)
-            | Refusal::InboxNotEmpty { .. }
-            | Refusal::InboxRecreated
-            | Refusal::StreamSuperseded
-            | Refusal::StoreEpochChanged
-            | Refusal::NoSuchInbox
-            | Refusal::NoSuchLock => RecoveryAction::FixRequest,
-            Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
-            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
-            Refusal::AdmissionClosed { standing: Standing::NeverAccepted, .. } => {
-                RecoveryAction::NewIdSafe
-            }
-            Refusal::EvidenceExpired { .. }
-            | Refusal::NoSuchDocument
-            | Refusal::ResultNotKept { .. } => RecoveryAction::ReadCurrentState,
-            Refusal::InboxFull { .. }
-            | Refusal::AccountQuota { .. }
-            | Refusal::RateLimited { .. }
-            | Refusal::SlowConsumer => RecoveryAction::SlowDown,
-            // Another attempt may still be on its way; once its time is closed, that is settled.
-            Refusal::AdmissionClosed { .. }
-            | Refusal::TargetLocked { .. }
-            | Refusal::ResultNotReady { .. }
-            | Refusal::IdentityHeld { .. } => RecoveryAction::Wait,
-            Refusal::StoreUnavailable { .. }
-            | Refusal::Draining { .. }
-            | Refusal::StreamAged { .. }
-            | Refusal::CommitUnknown
-            | Refusal::NoAnswerYet { .. }
-            | Refusal::Internal => RecoveryAction::ResubmitSameId,
-            Refusal::CredentialsMissing
-            | Refusal::CredentialsInvalid
-            | Refusal::PermissionMissing { .. } => RecoveryAction::RequestAccess,
         }
     }
 }

@@ -162,7 +162,9 @@ pub(super) fn ask(world: &World, target: &TargetKey, missing: &mut Missing) -> D
 fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<Start>> {
     let mut missing = Missing::default();
     missing.note(world.document(target, Body::Load));
-    let document_is_loaded = missing.is_empty();
+    // Every start needs both.
+    missing.note(world.policy(&target.account));
+    let start_is_possible = missing.is_empty();
     let mut starts = Vec::new();
     for key in world.waiters(target)? {
         match prepare_one(world, &key, &mut missing)? {
@@ -170,7 +172,7 @@ fn prepare(world: &World, target: &TargetKey) -> Decided<Vec<Start>> {
             Some(_) | None => {}
         }
     }
-    if starts.is_empty() || !document_is_loaded {
+    if starts.is_empty() || !start_is_possible {
         missing.check()?;
     }
     Ok(starts)
@@ -220,7 +222,7 @@ fn start(
     };
     let mut events = Vec::new();
     let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
-    let lock = finish::lock_after(world, &operation, delivery.as_ref(), &mut events);
+    let lock = finish::lock_after(world, &operation, delivery.as_ref(), &mut events)?;
     record_events(world, &mut operation, SERVICE, &events);
     world.put_operation(operation)?;
     Ok(lock)

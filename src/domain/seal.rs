@@ -31,8 +31,8 @@ pub(super) fn seal(
     reason: &str,
     subject: &str,
 ) -> Decided<Operation> {
-    let account = world.account(&key.account)?;
-    standing::admit(mint_time, account, world.policy(), world.now())?;
+    let (account, policy) = (world.account(&key.account)?, world.policy(&key.account)?);
+    standing::admit(mint_time, account, &policy, world.now())?;
     ensure_account(world, &key.account)?;
     let mut operation = without_intent(world, key, mint_time);
     let mut events = vec![AuditEvent::plain(AuditKind::Sealed)];

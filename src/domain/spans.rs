@@ -3,7 +3,7 @@
 //! What must stay true: what is written is read back as the same span. Settings, flags and the
 //! limits that refusals name are all written this way.
 
-use super::ids::Span;
+use super::ids::{Invalid, Span};
 
 /// Units from the longest, so that a span is shown in the longest that divides it.
 const UNITS: [(i64, &str); 6] = [
@@ -35,6 +35,11 @@ pub fn format_span(span: Span) -> String {
         Some((micros, name)) => format!("{}{name}", span.0 / micros),
         None => "0s".to_owned(),
     }
+}
+
+/// What is said of a span that is out of its range.
+pub fn not_within(field: &str, least: Span, most: Span) -> Invalid {
+    Invalid::new(field, format!("must be {} to {}", format_span(least), format_span(most)))
 }
 
 /// A span in a file, as text.

@@ -235,14 +235,14 @@ pub fn worth_a_probe(
 pub(super) fn probe(world: &mut World, key: &OperationKey, mint: MintTime) -> Decided<Reply> {
     let kept = Kept::of(world.operation(key, Access::Read)?);
     let account = world.account(&key.account)?.cloned();
-    let (policy, now) = (world.policy(), world.now());
+    let (policy, now) = (world.policy(&key.account)?, world.now());
     let account = match account {
-        None if kept == Kept::Nothing && worth_a_probe(mint, None, policy, now) => {
+        None if kept == Kept::Nothing && worth_a_probe(mint, None, &policy, now) => {
             Some(ensure_account(world, &key.account)?)
         }
         account => account,
     };
-    let clocks = Clocks::of(account.as_ref(), world.policy(), world.now());
+    let clocks = Clocks::of(account.as_ref(), &policy, now);
     Ok(Reply::Probed(Box::new(of(kept, mint, &clocks, Probe::Free))))
 }
 

@@ -11,6 +11,7 @@ use super::{
     delivery::InboxKey,
     document::DocumentAction,
     finish,
+    ids::Span,
     inbox::AccountRow,
     inboxes,
     intent::IntentPart,
@@ -21,6 +22,7 @@ use super::{
     },
     policy::Policy,
     refusal::Refusal,
+    spans::not_within,
     standing,
     world::{
         World,
@@ -97,16 +99,18 @@ fn target_key(submit: &Submit) -> TargetKey {
 /// The id has no record.
 fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
     // Not before the record is looked for: a limit that was lowered must not hide a receipt.
-    let (size, limit) = (submit.intent.arguments.len(), world.policy().arguments_bytes_max);
+    let policy = world.policy(&submit.key.account)?;
+    let (size, limit) = (submit.intent.arguments.len(), policy.arguments_bytes_max);
     if size > limit {
         return Err(Refusal::PayloadTooLarge { field: "intent.arguments", size, limit }.into());
     }
-    check_result(submit, world.policy())?;
+    check_result(submit, &policy)?;
+    check_start_deadline(submit, &policy)?;
     let account = world.account(&submit.key.account)?.cloned();
-    standing::admit(submit.mint_time, account.as_ref(), world.policy(), world.now())?;
+    standing::admit(submit.mint_time, account.as_ref(), &policy, world.now())?;
     if let Some(inbox) = &submit.inbox {
         let key = InboxKey { account: submit.key.account.clone(), inbox: inbox.clone() };
-        take_slot(world, &key)?;
+        take_slot(world, &key, &policy)?;
     } else {
         ensure_account(world, &submit.key.account)?;
     }
@@ -116,8 +120,8 @@ fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
         Some(lock) if submit.on_locked == OnLocked::Fail => {
             Err(Refusal::TargetLocked { lock: Box::new(lock) }.into())
         }
-        Some(lock) => wait(world, submit, lock),
-        None => execute(world, submit, &target),
+        Some(lock) => wait(world, submit, lock, &policy),
+        None => execute(world, submit, &target, &policy),
     }
 }
 
@@ -131,6 +135,17 @@ fn check_result(submit: &Submit, policy: &Policy) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// A start deadline beyond the record's own retention would promise nothing.
+fn check_start_deadline(submit: &Submit, policy: &Policy) -> Result<(), Refusal> {
+    let most = policy.record_retention;
+    match submit.start_deadline {
+        Some(asked) if asked > most => {
+            Err(Refusal::Invalid(not_within("start_deadline", Span(1), most)))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Makes the account's row at its first use.
 pub(super) fn ensure_account(
     world: &mut World,
@@ -139,15 +154,15 @@ pub(super) fn ensure_account(
     if let Some(row) = world.account(account)? {
         return Ok(row.clone());
     }
-    let row = AccountRow::new(account.clone(), world.policy(), world.now());
+    let row = AccountRow::new(account.clone(), world.defaults(), world.now());
     world.put_account(row.clone())?;
     Ok(row)
 }
 
 /// Reserves a slot for the outcome, or refuses.
-fn take_slot(world: &mut World, key: &InboxKey) -> Decided<()> {
+fn take_slot(world: &mut World, key: &InboxKey, policy: &Policy) -> Decided<()> {
     let mut inbox = inboxes::ensure(world, key)?;
-    let (limit, in_use) = (inbox.slots(world.policy()), inbox.slots_used());
+    let (limit, in_use) = (inbox.slots(policy), inbox.slots_used());
     if in_use >= limit {
         return Err(Refusal::InboxFull { limit, in_use, earliest_release: None }.into());
     }
@@ -158,8 +173,8 @@ fn take_slot(world: &mut World, key: &InboxKey) -> Decided<()> {
 }
 
 /// The target is locked: the operation stays ACCEPTED and takes its place in the queue.
-fn wait(world: &mut World, submit: &Submit, mut lock: Lock) -> Decided<Submitted> {
-    let mut operation = accepted(world, submit);
+fn wait(world: &mut World, submit: &Submit, mut lock: Lock, policy: &Policy) -> Decided<Submitted> {
+    let mut operation = accepted(world, submit, policy);
     operation.wait_ticket = Some(lock.next_ticket);
     operation.due_time = Some(operation.start_deadline);
     lock.next_ticket += 1;
@@ -180,12 +195,17 @@ fn wait(world: &mut World, submit: &Submit, mut lock: Lock) -> Decided<Submitted
 }
 
 /// The target is free: effect and receipt come in this very transaction (R9).
-fn execute(world: &mut World, submit: &Submit, target: &TargetKey) -> Decided<Submitted> {
-    let mut operation = accepted(world, submit);
+fn execute(
+    world: &mut World,
+    submit: &Submit,
+    target: &TargetKey,
+    policy: &Policy,
+) -> Decided<Submitted> {
+    let mut operation = accepted(world, submit, policy);
     let outcome = finish::effect(world, &mut operation, &submit.action)?;
     let mut events = vec![AuditEvent::plain(AuditKind::Accepted)];
     let delivery = finish::finish(world, &mut operation, outcome, &mut events)?;
-    if let Some(lock) = finish::lock_after(world, &operation, delivery.as_ref(), &mut events) {
+    if let Some(lock) = finish::lock_after(world, &operation, delivery.as_ref(), &mut events)? {
         world.put_lock(target, Some(lock))?;
     }
     record_events(world, &mut operation, &submit.subject, &events);
@@ -205,7 +225,7 @@ fn execute(world: &mut World, submit: &Submit, target: &TargetKey) -> Decided<Su
 }
 
 /// The operation as it is accepted; large arguments go to their own table.
-fn accepted(world: &mut World, submit: &Submit) -> Operation {
+fn accepted(world: &mut World, submit: &Submit, policy: &Policy) -> Operation {
     let now = world.now();
     let bytes = submit.intent.arguments.clone();
     let arguments = if bytes.len() <= INLINE_BYTES_MAX {
@@ -228,7 +248,7 @@ fn accepted(world: &mut World, submit: &Submit) -> Operation {
         inbox: submit.inbox.clone(),
         labels: submit.labels.clone(),
         accept_time: now,
-        start_deadline: now + submit.start_deadline.unwrap_or(world.policy().start_deadline),
+        start_deadline: now + submit.start_deadline.unwrap_or(policy.start_deadline),
         state: OperationState::Accepted,
         certainty: EffectCertainty::None,
         outcome_version: 0,

@@ -21,7 +21,7 @@ pub(super) fn delivery(world: &mut World, key: &DeliveryKey) -> Decided<Reply> {
         return Ok(Reply::Swept(Swept::Nothing));
     };
     let now = world.now();
-    if delivery.state.is_open() && deliver::is_last(world, &delivery) {
+    if delivery.state.is_open() && deliver::is_last(world, &delivery)? {
         let mut missing = Missing::default();
         deliver::ask_release(world, &delivery, &mut missing)?;
         missing.check()?;

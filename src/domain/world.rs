@@ -55,7 +55,7 @@ pub struct Attached {
 pub struct Surroundings {
     /// The store's clock, read after the locks.
     pub now: Timestamp,
-    /// The clocks and limits in force.
+    /// The server's clocks and limits.
     pub policy: Policy,
     /// Randomness for backoff, drawn outside.
     pub jitter: u64,
@@ -156,9 +156,14 @@ impl World {
         self.surroundings.now
     }
 
-    /// The clocks and limits in force.
-    pub fn policy(&self) -> &Policy {
+    /// What holds where an account has no setting of its own; and the lease of a consumer.
+    pub fn defaults(&self) -> &Policy {
         &self.surroundings.policy
+    }
+
+    /// The clocks and limits in force for an account: its own, over the server's.
+    pub fn policy(&self, account: &Account) -> Result<Policy, Unloaded> {
+        Ok(AccountRow::policy(self.account(account)?, self.defaults()))
     }
 
     /// Randomness that differs from batch to batch.

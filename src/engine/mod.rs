@@ -48,14 +48,15 @@ use crate::{
         command::{Command, Reply},
         decide::decide,
         delivery::{Delivery, InboxKey},
-        ids::{ConsumerId, Span},
+        ids::{Account, ConsumerId, Span},
+        inbox::AccountRow,
         operation::{Operation, OperationKey},
         policy::Policy,
         refusal::Refusal,
         world::needs::Needs,
     },
     engine::seams::Seams,
-    store::{BatchName, Committed, Settled, Store, TransactError, Transaction},
+    store::{BatchName, Committed, ReadError, Settled, Store, TransactError, Transaction},
     telemetry,
     wake::Wake,
 };
@@ -183,9 +184,22 @@ impl Engine {
         }
     }
 
-    /// The clocks and limits in force.
-    pub fn policy(&self) -> &Policy {
+    /// What holds where an account has no setting of its own.
+    pub fn defaults(&self) -> &Policy {
         &self.shared.policy
+    }
+
+    /// The clocks and limits in force for an account, by its row; none: it was never used.
+    pub fn policy_of(&self, row: Option<&AccountRow>) -> Policy {
+        AccountRow::policy(row, self.defaults())
+    }
+
+    /// The clocks and limits in force for an account now.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn policy(&self, account: &Account) -> Result<Policy, ReadError> {
+        Ok(self.policy_of(self.store().account(account).await?.as_ref()))
     }
 
     /// How the process meets the world outside.

@@ -97,6 +97,7 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::Close { .. }
         | Command::UpdateInbox { .. }
         | Command::DeleteInbox { .. }
+        | Command::UpdatePolicy(_)
         | Command::ReleaseLock { .. }
         | Command::SweepDelivery { .. }
         | Command::SweepLock { .. }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::{Backend, Engine, EngineSettings, lane::Waits, seams::Seams};
 use crate::{
     domain::{
-        audit::AuditRow,
+        audit::{AuditChain, AuditRow},
         command::*,
         delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
         document::DocumentAction,
@@ -156,7 +156,10 @@ impl ScriptedStore {
             touches: Touches::default(),
         });
         let audit = world.into_changes().audit;
-        let decided = audit.into_iter().map(|row| row.key.id.as_str().to_owned()).collect();
+        let decided = audit
+            .into_iter()
+            .map(|row| row.operation().map_or("", |key| key.id.as_str()).to_owned())
+            .collect();
         let claims = needs.claims.len();
         let ran = Ran { name: batch, claims, step: step.clone(), decided };
         self.log.0.lock().expect("no test panics inside").push(ran);
@@ -215,7 +218,7 @@ fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         return Ok(Reply::Closed);
     };
     world.add_audit(AuditRow {
-        key: key.clone(),
+        chain: AuditChain::Operation(key.clone()),
         number: 1,
         time: world.now(),
         subject: String::new(),

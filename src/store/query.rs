@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{ReadError, Store};
 use crate::domain::{
-    audit::AuditRow,
+    audit::{AuditChain, AuditRow},
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::Document,
     ids::{Account, InboxName, OperationId, TARGET_BYTES_MAX, Target, Timestamp},
@@ -260,14 +260,14 @@ impl Store {
         read!(self, list_unresolved(account, after, limit))
     }
 
-    /// The audit rows of an operation after a number, in order: at most `limit`.
+    /// The audit rows of a chain after a number, in order: at most `limit`.
     pub async fn list_audit(
         &self,
-        key: &OperationKey,
+        chain: &AuditChain,
         after: i32,
         limit: i64,
     ) -> Result<Vec<AuditRow>, ReadError> {
-        read!(self, list_audit(key, after, limit))
+        read!(self, list_audit(chain, after, limit))
     }
 
     /// A document with its content.
@@ -295,6 +295,14 @@ impl Store {
     /// An inbox.
     pub async fn inbox(&self, key: &InboxKey) -> Result<Option<Inbox>, ReadError> {
         read!(self, inbox(key))
+    }
+
+    /// An inbox, and the row of its account, which says what policy holds for it.
+    pub async fn inbox_and_account(
+        &self,
+        key: &InboxKey,
+    ) -> Result<(Option<Inbox>, Option<AccountRow>), ReadError> {
+        read!(self, inbox_and_account(key))
     }
 
     /// Inboxes of an account that are not deleted, by name in byte order: at most `limit`, and

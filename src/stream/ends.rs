@@ -84,6 +84,7 @@ impl From<Refusal> for Fault {
             | Refusal::NoSuchOperation { .. }
             | Refusal::ResultNotKept { .. }
             | Refusal::ResultNotReady { .. }
+            | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
             | Refusal::NoSuchDocument
             | Refusal::NoSuchLock

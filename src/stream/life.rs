@@ -30,6 +30,7 @@ use crate::{
     domain::{
         delivery::InboxKey,
         inbox::{Consumer, Inbox},
+        policy::Policy,
         refusal::Refusal,
         token::ResumeToken,
     },
@@ -49,6 +50,8 @@ pub(super) struct Start {
     pub(super) opened: Inbox,
     /// The consumer with its epoch.
     pub(super) consumer: Consumer,
+    /// The policy of its account.
+    pub(super) policy: Box<Policy>,
     /// What its reader grants.
     pub(super) granted: Option<Granted>,
     /// When it ends at the latest, unless at an age of its own.
@@ -89,6 +92,8 @@ pub(super) struct Life {
     pub(super) granted: Option<Granted>,
     /// The inbox row as last read.
     pub(super) known: Inbox,
+    /// The policy of its account as last read.
+    pub(super) policy: Box<Policy>,
     pub(super) progress: Progress,
     /// In flight to us, and not sent yet.
     pub(super) page: Option<Page>,
@@ -123,10 +128,10 @@ impl Life {
         watch: Watch,
         sender: mpsc::Sender<Item>,
     ) -> Self {
-        let Start { position, opened, consumer, granted, end } = start;
+        let Start { position, opened, consumer, policy, granted, end } = start;
         let now = Instant::now();
         let age = end.unwrap_or_else(|| now + settings.age(engine.seams().random()));
-        let lease = engine.policy().consumer_lease.to_std();
+        let lease = engine.defaults().consumer_lease.to_std();
         Life {
             inbox: opened.key.clone(),
             progress: Progress::new(opened.start(position), &opened, consumer.window),
@@ -149,6 +154,7 @@ impl Life {
             lost_told: losses::lost(&opened),
             doubtful: false,
             known: opened,
+            policy,
             exhausted: None,
             timers: Timers::new(now, age, lease),
             engine,
@@ -190,6 +196,7 @@ impl Life {
             resume_token: self.token(),
             inbox: Box::new(self.known.clone()),
             consumer: self.consumer.clone(),
+            policy: self.policy.clone(),
             acked_elsewhere,
             heartbeat: self.settings.heartbeat,
         };

@@ -96,8 +96,10 @@ async fn something_waits(
             () = watch.changed() => sleep(LOOK_PAUSE).await,
             () = sleep_until(tick) => {}
         }
-        let row = engine.store().inbox(&page.inbox).await.map_err(unreadable)?;
-        let has_room = |row: &Inbox| row.in_flight < row.in_flight_limit(engine.policy());
+        let read = engine.store().inbox_and_account(&page.inbox).await;
+        let (row, account) = read.map_err(unreadable)?;
+        let policy = engine.policy_of(account.as_ref());
+        let has_room = |row: &Inbox| row.in_flight < row.in_flight_limit(&policy);
         if row.is_some_and(|row| row.pending > 0 && has_room(&row)) {
             return Ok(true);
         }
@@ -106,7 +108,8 @@ async fn something_waits(
 
 /// Takes what is there now, in steps.
 async fn take(engine: &Engine, page: &PullPage) -> Result<Pulled, Refusal> {
-    let inline = engine.policy().inline_payload_bytes_max;
+    let policy = engine.policy(&page.inbox.account).await.map_err(unreadable)?;
+    let inline = policy.inline_payload_bytes_max;
     let mut results: Vec<Joined> = Vec::new();
     let mut pending = 0;
     let (mut left, mut bytes) = (page.limit, 0);
@@ -131,13 +134,12 @@ async fn take(engine: &Engine, page: &PullPage) -> Result<Pulled, Refusal> {
     if !results.is_empty() {
         telemetry::results_pulled(results.len());
     }
-    Ok(Pulled { results: sending(engine, results).await, pending })
+    Ok(Pulled { results: sending(engine, results, inline).await, pending })
 }
 
 /// Joins results with the bodies that travel along. What is in flight is worth an answer without
 /// them: a body can be read by itself.
-async fn sending(engine: &Engine, results: Vec<Joined>) -> Vec<Sending> {
-    let inline = engine.policy().inline_payload_bytes_max;
+async fn sending(engine: &Engine, results: Vec<Joined>, inline: usize) -> Vec<Sending> {
     let mut bytes = 0;
     let fits = |result: &&Joined| {
         bytes += frames::estimated_bytes(result, inline);

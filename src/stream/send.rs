@@ -38,7 +38,7 @@ impl Life {
         let mut highest = 0;
         let mut unsent: BTreeSet<i64> =
             results.iter().map(|(delivery, _)| delivery.key.sequence).collect();
-        for results in frames::split(results, self.engine.policy().inline_payload_bytes_max) {
+        for results in frames::split(results, self.policy.inline_payload_bytes_max) {
             if store_answers && Instant::now() >= self.timers.renew {
                 match self.renew().await {
                     Ok(()) => {}
@@ -76,7 +76,7 @@ impl Life {
 
     /// Joins results with the bodies that travel along, in one read outside all locks.
     async fn join_bodies(&mut self, results: Vec<Joined>) -> Result<Vec<Sending>, End> {
-        let limit = self.engine.policy().inline_payload_bytes_max;
+        let limit = self.policy.inline_payload_bytes_max;
         let keys = frames::with_body(results.iter(), limit);
         let mut bodies = BTreeMap::new();
         if !keys.is_empty() {

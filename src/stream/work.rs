@@ -101,9 +101,13 @@ impl Life {
         Ok(())
     }
 
+    /// The inbox row; the account's policy is learnt with it.
     pub(super) async fn row(&mut self) -> Result<Option<Inbox>, Fault> {
         let (store, inbox) = (self.engine.store().clone(), self.inbox.clone());
-        self.read(Box::pin(async move { store.inbox(&inbox).await })).await
+        let read = Box::pin(async move { store.inbox_and_account(&inbox).await });
+        let (inbox, account) = self.read(read).await?;
+        *self.policy = self.engine.policy_of(account.as_ref());
+        Ok(inbox)
     }
 
     /// Renews the consumer's lease; one that ended begins anew.
@@ -222,7 +226,7 @@ impl Life {
     }
 
     fn renewed(&mut self) {
-        self.timers.renewed(self.engine.policy().consumer_lease.to_std());
+        self.timers.renewed(self.engine.defaults().consumer_lease.to_std());
     }
 
     /// Opens the stream again in place: its lease ended, by a jump of the store's clock or because
@@ -237,8 +241,8 @@ impl Life {
             window: self.consumer.window,
             generation: self.known.generation,
         };
-        let (opened, consumer) = match self.run_command(command).await? {
-            Ok(Reply::Opened { inbox, consumer }) => (inbox, consumer),
+        let (opened, consumer, policy) = match self.run_command(command).await? {
+            Ok(Reply::Opened { inbox, consumer, policy }) => (inbox, consumer, policy),
             Ok(_) => return Err(Refusal::Internal.into()),
             Err(refusal) => return Err(not_reopened(refusal)),
         };
@@ -247,6 +251,7 @@ impl Life {
         self.handed = None;
         self.page = None;
         self.consumer = consumer;
+        self.policy = policy;
         self.exhausted = None;
         self.offer_wanted = true;
         self.renewed();
@@ -283,7 +288,7 @@ impl Life {
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
         let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.known.in_flight_limit(self.engine.policy()) - self.known.in_flight)
+        own.min(self.known.in_flight_limit(&self.policy) - self.known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a

@@ -275,7 +275,7 @@ impl Worker {
         let consumer = ConsumerId::parse(&format!("c{}", self.roll(3))).expect("valid");
         let open = Command::Open { inbox: inbox.clone(), consumer: consumer.clone(), window: 8 };
         let (mut epoch, generation) = match self.engine.run(open).await {
-            Ok(Reply::Opened { consumer, inbox }) => (consumer.epoch, inbox.generation),
+            Ok(Reply::Opened { consumer, inbox, .. }) => (consumer.epoch, inbox.generation),
             Ok(other) => return self.hunt.fault(format!("an open was answered with {other:?}")),
             Err(refusal) => return self.refused("open", &refusal, &[]),
         };

@@ -89,7 +89,7 @@ fn sweep(memory: &mut Memory, sequence: i64) {
 }
 
 fn events(memory: &Memory, id: &str, kind: AuditKind) -> Vec<AuditEvent> {
-    let rows = memory.audit.iter().filter(|row| row.key == operation(id));
+    let rows = memory.audit.iter().filter(|row| row.operation() == Some(&operation(id)));
     let events = rows.flat_map(|row| unpack_events(&row.events).expect("packed"));
     events.filter(|event| event.kind == kind).collect()
 }

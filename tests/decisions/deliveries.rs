@@ -308,7 +308,7 @@ fn a_lapsed_stream_opens_again_and_only_a_newer_one_supersedes() {
     let before = memory.inboxes[&inbox("default")].clone();
     assert_eq!((before.pending, before.returned, before.in_flight), (1, 1, 0));
     let again = memory.run(&reopen("default", "c", (first, 1), 5));
-    let Ok(Reply::Opened { consumer: again, inbox: row }) = again else { panic!("{again:?}") };
+    let Ok(Reply::Opened { consumer: again, inbox: row, .. }) = again else { panic!("{again:?}") };
     assert!(again.epoch > first && again.window == 5, "{again:?}");
     assert_eq!(row.consumers, std::slice::from_ref(&again));
     assert_eq!(offered(&mut memory, "c", again.epoch, 5), [(1, 2)], "what it held comes again");

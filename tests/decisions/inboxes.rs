@@ -111,7 +111,8 @@ fn force_ends_what_is_open_and_frees_slots_and_locks() {
     for sequence in 1..=4 {
         let ended = news(&memory, sequence);
         assert_eq!((ended.state, ended.end_time), (DeliveryState::Expired, Some(now)));
-        let trail = memory.audit.iter().rfind(|row| row.key == ended.operation_key());
+        let trail =
+            memory.audit.iter().rfind(|row| row.operation() == Some(&ended.operation_key()));
         let trail = trail.expect("a row");
         let events = unpack_events(&trail.events).expect("readable");
         let event = events.iter().find(|event| event.kind == AuditKind::Expired).expect("its end");

@@ -171,7 +171,8 @@ fn a_lock_is_released_by_hand_only_from_its_holder() {
     assert_eq!(lock.waiting, 1);
     assert!(memory.deferrals <= 5);
     assert_eq!(state(&memory, "second"), OperationState::Applied);
-    let row = memory.audit.iter().rfind(|row| row.key == operation("first")).expect("a row");
+    let row = memory.audit.iter().rfind(|row| row.operation() == Some(&operation("first")));
+    let row = row.expect("a row");
     assert_eq!(row.subject, "operator");
     assert_eq!(refused(&mut memory, &release("first")), Refusal::NoSuchLock);
 }

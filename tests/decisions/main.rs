@@ -10,6 +10,7 @@ mod left;
 mod locks;
 #[path = "../support/memory.rs"]
 mod memory;
+mod policies;
 
 use commands::{Instruction, ack, append, cancel, inbox, offer, open, operation, target};
 use memory::Memory;

@@ -11,6 +11,7 @@ mod crash;
 mod hints;
 #[cfg(feature = "nats")]
 mod nats;
+mod policies;
 mod poolers;
 mod takeover;
 

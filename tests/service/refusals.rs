@@ -182,6 +182,7 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
     let document = proto::GetDocumentRequest { target: "absent".into() };
     let list_documents = proto::ListDocumentsRequest { page_size: -1, ..<_>::default() };
     let watch_document = proto::WatchDocumentRequest { known_revision: -1, ..<_>::default() };
+    let policy = proto::GetPolicyRequest { account: "another".into() };
     let locks = proto::ListLocksRequest { page_size: -1, ..<_>::default() };
     for (read, asked) in [
         ("GetOperation", operations.get_operation(get).await.map(drop)),
@@ -199,6 +200,7 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
         ("ListDocuments", documents.list_documents(list_documents).await.map(drop)),
         ("WatchDocument", documents.watch_document(watch_document).await.map(drop)),
         ("ListLocks", admin.list_locks(locks).await.map(drop)),
+        ("GetPolicy", admin.get_policy(policy).await.map(drop)),
     ] {
         let sentence = sentence(&asked.expect_err(read));
         let begins = [

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use receiptd::domain::{
     attempts::{AttemptTarget, Attempts},
-    command::{Choice, Command, IfAbsent, Intention, OnLocked, Submit},
+    command::{Choice, Command, IfAbsent, Intention, OnLocked, PolicyUpdate, Submit},
     delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
@@ -14,6 +14,7 @@ use receiptd::domain::{
     intent::{Intent, JSON, LockMode, digest},
     lock::TargetKey,
     operation::{OperationKey, ResultKind},
+    settings::{Setting, SettingsChange},
 };
 
 pub fn account() -> Account {
@@ -238,4 +239,19 @@ pub fn delete(name: &str, force: Force, generation: Option<i64>) -> Command {
 
 pub fn sweep_inbox(name: &str) -> Command {
     Command::SweepInbox { key: inbox(name) }
+}
+
+pub fn update_policy(change: BTreeMap<Setting, Option<i64>>, intention: Intention) -> Command {
+    Command::UpdatePolicy(Box::new(PolicyUpdate {
+        account: account(),
+        change: SettingsChange(change),
+        reason: "as asked".into(),
+        subject: "operator".into(),
+        intention,
+    }))
+}
+
+/// Gives the account one setting of its own.
+pub fn set(setting: Setting, value: i64) -> Command {
+    update_policy([(setting, Some(value))].into(), Intention::Execute)
 }

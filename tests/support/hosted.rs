@@ -32,7 +32,7 @@ pub struct Hosted {
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), ServerError>>,
     // The embedded store's folder lives as long as its server.
-    _store: TestStore,
+    store: TestStore,
 }
 
 /// Serves `store` under `policy`, with accounts `a` and `b`. The store's clock stands at now.
@@ -52,7 +52,7 @@ pub async fn host(store: TestStore, policy: Policy) -> Hosted {
     let shutdown = CancellationToken::new();
     let listeners = Listeners { grpc, admin: None };
     let serving = background(server.serve_on(listeners, shutdown.clone()));
-    Hosted { address, engine, seams, shutdown, serving, _store: store }
+    Hosted { address, engine, seams, shutdown, serving, store }
 }
 
 impl Hosted {
@@ -73,7 +73,13 @@ impl Hosted {
 
     /// Ends the service well.
     pub async fn stop(self) {
+        self.stop_and_keep().await;
+    }
+
+    /// Ends the service well, and keeps the store for another one.
+    pub async fn stop_and_keep(self) -> TestStore {
         self.shutdown.cancel();
         within("the service to end", self.serving).await.expect("no panic").expect("ends well");
+        self.store
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use receiptd::domain::{
-    audit::{self, AuditKind, AuditRow},
+    audit::{self, AuditChain, AuditHead, AuditKind, AuditRow},
     command::{Command, Halt, Reply},
     decide::decide,
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
@@ -280,8 +280,10 @@ impl Memory {
             self.check_inbox(inbox);
         }
         for account in self.accounts.values() {
-            let live = self.inboxes.values().filter(|inbox| !inbox.deleted).count();
+            let own = |row: &&Inbox| row.key.account == account.account && !row.deleted;
+            let live = self.inboxes.values().filter(own).count();
             assert_eq!(account.inboxes, i64::try_from(live).expect("small"), "inboxes in use");
+            self.check_chain(&AuditChain::Account(account.account.clone()), account.audit);
         }
         for (key, document) in &self.documents {
             assert_eq!(document.locked, self.locks.contains_key(key), "flag of {key:?}");
@@ -302,7 +304,7 @@ impl Memory {
             };
             assert!(operation.wait_ticket.is_none() || self.locks.contains_key(&target));
             assert_eq!(operation.end_time.is_some(), operation.state.is_final());
-            self.check_chain(operation);
+            self.check_chain(&AuditChain::Operation(operation.key.clone()), operation.audit);
         }
     }
 
@@ -362,8 +364,9 @@ impl Memory {
     /// How often something of a kind stands in the trails of an inbox's operations.
     fn count_events(&self, inbox: &Inbox, kind: AuditKind) -> i64 {
         let into = |row: &&AuditRow| {
-            self.operations[&row.key].inbox.as_ref() == Some(&inbox.key.inbox)
-                && row.key.account == inbox.key.account
+            let Some(key) = row.operation() else { return false };
+            self.operations[key].inbox.as_ref() == Some(&inbox.key.inbox)
+                && key.account == inbox.key.account
         };
         let events = self
             .audit
@@ -375,16 +378,16 @@ impl Memory {
         i64::try_from(events.count()).expect("small")
     }
 
-    fn check_chain(&self, operation: &Operation) {
+    fn check_chain(&self, chain: &AuditChain, head: AuditHead) {
         let mut hash = [0; 32];
         let mut length = 0;
-        for row in self.audit.iter().filter(|row| row.key == operation.key) {
+        for row in self.audit.iter().filter(|row| row.chain == *chain) {
             length += 1;
             assert_eq!(row.number, length);
             hash = audit::row_hash(&hash, row.number, row.time, &row.subject, &row.events);
             assert_eq!(hash, row.hash);
         }
-        assert_eq!((operation.audit.length, operation.audit.hash), (length, hash));
+        assert_eq!((head.length, head.hash), (length, hash));
     }
 }
 

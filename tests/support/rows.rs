@@ -3,6 +3,7 @@
 
 use receiptd::{
     domain::{
+        audit::AuditChain,
         delivery::{Delivery, DeliveryState},
         operation::OperationKey,
     },
@@ -16,14 +17,19 @@ pub async fn compare_rows(memory: &Memory, store: &Store) {
     let keys: Vec<OperationKey> = memory.operations.keys().cloned().collect();
     for (key, found) in keys.iter().zip(store.look_up(&keys).await.expect("reads")) {
         assert_eq!(found.operation.as_ref(), memory.operations.get(key));
-        let rows = store.list_audit(key, 0, 1_000).await.expect("reads");
-        let expected = memory.audit.iter().filter(|row| row.key == *key).cloned();
-        assert_eq!(rows, expected.collect::<Vec<_>>());
+        compare_chain(memory, store, AuditChain::Operation(key.clone())).await;
+    }
+    for (account, expected) in &memory.accounts {
+        assert_eq!(store.account(account).await.expect("reads").as_ref(), Some(expected));
+        compare_chain(memory, store, AuditChain::Account(account.clone())).await;
     }
     for (key, expected) in &memory.documents {
         assert_eq!(store.document(key).await.expect("reads").as_ref(), Some(expected));
     }
     for (key, expected) in &memory.inboxes {
+        let (inbox, account) = store.inbox_and_account(key).await.expect("reads");
+        let both = (inbox.as_ref(), account.as_ref());
+        assert_eq!(both, (Some(expected), memory.accounts.get(&key.account)));
         assert_eq!(store.inbox(key).await.expect("reads").as_ref(), Some(expected));
         let rows = store.list_deliveries(key, 0, &[], 1_000).await.expect("reads").deliveries;
         let expected: Vec<Delivery> = memory.deliveries_of(key).cloned().collect();
@@ -35,4 +41,10 @@ pub async fn compare_rows(memory: &Memory, store: &Store) {
     }
     let locks = store.list_locks(&account(), "", 1_000).await.expect("reads");
     assert_eq!(locks, memory.locks.values().cloned().collect::<Vec<_>>());
+}
+
+async fn compare_chain(memory: &Memory, store: &Store, chain: AuditChain) {
+    let rows = store.list_audit(&chain, 0, 1_000).await.expect("reads");
+    let expected = memory.audit.iter().filter(|row| row.chain == chain).cloned();
+    assert_eq!(rows, expected.collect::<Vec<_>>());
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use receiptd::domain::{
     attempts::Attempts,
-    command::Command,
+    command::{Command, Intention},
     ids::{Span, Timestamp},
     inbox::{Force, Inbox, InboxChange, LimitChange},
     policy::Policy,
+    settings::Setting,
     world::Attached,
 };
 
@@ -113,6 +114,12 @@ pub enum Step {
         force: bool,
         generation: Option<i64>,
     },
+    /// One of a few settings; without a value it goes back to the default.
+    Policy {
+        setting: u8,
+        value: Option<i64>,
+        trial: bool,
+    },
     Advance {
         seconds: i64,
     },
@@ -159,6 +166,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         }),
         1 => (0..2_u8, any::<bool>(), prop::option::of(1..3_i64))
             .prop_map(|(inbox, force, generation)| Step::Delete { inbox, force, generation }),
+        1 => (0..6_u8, prop::option::weighted(0.8, 0..6_i64), 0..5_u8).prop_map(
+            |(setting, value, trial)| Step::Policy { setting, value, trial: trial == 0 }
+        ),
         // Mostly within the ack window, now and then beyond what is kept.
         2 => prop_oneof![9 => 1..40_i64, 1 => 100..900_i64]
             .prop_map(|seconds| Step::Advance { seconds }),
@@ -176,9 +186,24 @@ pub fn policy() -> Policy {
         start_deadline: Span::seconds(70),
         // Three lines, so that some results are kept and some are not.
         result_bytes_max: 6,
+        admission_window: Span::seconds(250),
         record_retention: Span::seconds(300),
         inbox_idle_retention: Span::seconds(400),
         ..Policy::default()
+    }
+}
+
+/// A setting and its value; some contradict the others, or are out of range.
+fn policy_step(setting: u8, value: Option<i64>) -> (Setting, Option<i64>) {
+    let seconds = |least: i64| value.map(|value| Span::seconds(least + 20 * value).0);
+    match setting {
+        0 => (Setting::AckWindow, seconds(25)),
+        1 => (Setting::LockLimit, seconds(10)),
+        2 => (Setting::InboxIdleRetention, seconds(80)),
+        3 => (Setting::InFlightMax, value),
+        // Never above that of the start, which the recount bounds attempts by.
+        4 => (Setting::RetryBudget, value.map(|value| value % 4)),
+        _ => (Setting::InboxSlots, value.map(|value| 2 * value)),
     }
 }
 
@@ -195,6 +220,8 @@ fn limit(number: u8) -> LimitChange {
 pub struct Model {
     pub memory: Memory,
     pub start: Timestamp,
+    /// When each id was first named.
+    mints: BTreeMap<u8, Timestamp>,
     epochs: BTreeMap<(u8, u8), i64>,
     /// Which generation of the inbox each of them reads.
     generations: BTreeMap<(u8, u8), i64>,
@@ -203,14 +230,20 @@ pub struct Model {
 impl Model {
     pub fn new() -> Self {
         let memory = Memory::new(policy());
-        Model { start: memory.now, memory, epochs: BTreeMap::new(), generations: BTreeMap::new() }
+        Model {
+            start: memory.now,
+            memory,
+            mints: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            generations: BTreeMap::new(),
+        }
     }
 
     /// The command that a step means now; a sweep means several, and a pause none.
     pub fn command(&mut self, step: &Step) -> Option<Command> {
         Some(match step {
             Step::Submit { id, target, inbox, expecting, until_acked, fail } => {
-                let mut instruction = append(&format!("o{id}"), self.start)
+                let mut instruction = append(&format!("o{id}"), self.mint(*id))
                     .on(&format!("t{target}"))
                     .into_inbox(&format!("i{inbox}"));
                 instruction.expected_revision = *expecting;
@@ -225,7 +258,7 @@ impl Model {
                 }
                 Instruction::command(instruction)
             }
-            Step::Cancel { id } => cancel(&format!("o{id}"), self.start),
+            Step::Cancel { id } => cancel(&format!("o{id}"), self.mint(*id)),
             Step::Seal { id } => seal(&format!("o{id}"), self.mint(*id)),
             Step::Probe { id } => probe(&format!("o{id}"), self.mint(*id)),
             Step::Late { id } => append(&format!("o{id}"), self.mint(*id)).on("t0").command(),
@@ -299,16 +332,20 @@ impl Model {
                 let force = if *force { Force::WithContent } else { Force::OnlyEmpty };
                 delete(&format!("i{inbox}"), force, *generation)
             }
+            Step::Policy { setting, value, trial } => {
+                let intention = if *trial { Intention::ValidateOnly } else { Intention::Execute };
+                commands::update_policy([policy_step(*setting, *value)].into(), intention)
+            }
             Step::Advance { .. } | Step::Sweep => return None,
         })
     }
 
-    /// When an id was made: as the model began, or, from the thirtieth on, around the edge of the
-    /// admission window, which some of them cross while the model runs.
-    pub fn mint(&self, id: u8) -> Timestamp {
+    /// When an id was made: when it was first named, or, from the thirtieth on, around the edge of
+    /// the admission window, which some of them cross while the model runs.
+    fn mint(&mut self, id: u8) -> Timestamp {
         match id.checked_sub(30) {
-            None => self.start,
-            Some(old) => self.start - Span::hours(23) - Span::minutes(4 * i64::from(old)),
+            None => *self.mints.entry(id).or_insert(self.memory.now),
+            Some(old) => self.start - Span::seconds(11 * i64::from(old)),
         }
     }
 

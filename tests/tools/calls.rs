@@ -283,6 +283,21 @@ fn by_hand(first: &str) -> Vec<Call> {
 fn endings(first: &str, second: &str) -> Vec<Call> {
     let never_sent = Identity::fresh().id;
     vec![
+        call!(
+            "receiptd.v1.AdminService/UpdatePolicy",
+            {
+                "policy": { "lockLimit": "1800s" },
+                "updateMask": "lockLimit",
+                "reason": "the tool says so",
+            },
+            Ends::Alone,
+            { "/0/policy/lockLimit": "1800s", "/0/ownMask": "lockLimit" }
+        ),
+        call!("receiptd.v1.AdminService/GetPolicy", {}, Ends::Alone, {
+            "/0/policy/lockLimit": "1800s",
+            "/0/defaults/lockLimit": "3600s",
+            "/0/changes/0/number": "1",
+        }),
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
             "/0/locks/0/operationId": first,

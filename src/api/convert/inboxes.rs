@@ -153,6 +153,7 @@ pub fn policy(policy: &Policy) -> proto::Policy {
         start_deadline: Some(duration(policy.start_deadline)),
         max_clock_skew: Some(duration(policy.max_clock_skew)),
         inbox_slots: policy.inbox_slots,
+        inboxes_limit: policy.inboxes_max,
         in_flight_limit: policy.in_flight_max,
         arguments_limit_bytes: bytes(policy.arguments_bytes_max),
         document_limit_bytes: bytes(policy.document_bytes_max),
@@ -168,15 +169,14 @@ pub fn frame(
     frame: Frame,
     inbox: &InboxName,
     store_epoch: &str,
-    policy: &Policy,
 ) -> proto::StreamDeliveriesResponse {
     use stream_deliveries_response::Frame as Sent;
     let sent = match frame {
-        Frame::Opened { resume_token, inbox, consumer, acked_elsewhere, heartbeat } => {
+        Frame::Opened { resume_token, inbox, consumer, policy, acked_elsewhere, heartbeat } => {
             Sent::Opened(proto::Opened {
                 resume_token,
                 store_epoch: store_epoch.to_owned(),
-                policy: Some(self::policy(policy)),
+                policy: Some(self::policy(&policy)),
                 depth: inbox.pending + inbox.in_flight,
                 acked_elsewhere,
                 heartbeat_interval: Some(duration(heartbeat)),

@@ -8,6 +8,7 @@ pub mod deliveries;
 pub mod inboxes;
 pub mod lists;
 pub mod operations;
+pub mod policies;
 pub mod sessions;
 pub mod submit;
 pub mod times;

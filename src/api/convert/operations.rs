@@ -314,6 +314,8 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::AckedLate => proto::OperationEventKind::AckedLate,
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
         AuditKind::Sealed => proto::OperationEventKind::Sealed,
+        // Never in an operation's trail.
+        AuditKind::PolicyChanged => proto::OperationEventKind::Unspecified,
     };
     proto::OperationEvent {
         number: event.number.into(),

@@ -16,7 +16,7 @@ use crate::{
         ids::{Account, InboxName, Invalid, Span, Target},
         intent::{self, ACTION_BYTES_MAX, Intent, IntentDigest, JSON, LockMode},
         operation::ResultKind,
-        policy::Policy,
+        policy::SPAN_LIMIT,
         refusal::Refusal,
     },
     proto,
@@ -48,11 +48,10 @@ pub fn submit(
     request: proto::SubmitOperationRequest,
     account: &Account,
     subject: &str,
-    policy: &Policy,
 ) -> Result<SubmitForm, Refused> {
     let identity = identity(&request.operation_id, request.mint_time.as_ref())?;
     let id = identity.id.clone();
-    read(request, identity, account, subject, policy).map_err(Refused::about(&id))
+    read(request, identity, account, subject).map_err(Refused::about(&id))
 }
 
 fn read(
@@ -60,7 +59,6 @@ fn read(
     identity: Identity,
     account: &Account,
     subject: &str,
-    policy: &Policy,
 ) -> Result<SubmitForm, Refusal> {
     let invalid = Refusal::Invalid;
     let intent = self::intent(request.intent)?;
@@ -72,11 +70,10 @@ fn read(
         proto::OnLocked::Unspecified | proto::OnLocked::Wait => OnLocked::Wait,
         proto::OnLocked::Fail => OnLocked::Fail,
     };
-    // A start deadline beyond the record's own retention would promise nothing.
-    let longest = policy.record_retention;
+    // The account's retention bounds it further, where the account is known.
     let start_deadline = request
         .start_deadline
-        .map(|span| times::read_duration("start_deadline", &span, Span(1), longest))
+        .map(|span| times::read_duration("start_deadline", &span, Span(1), SPAN_LIMIT))
         .transpose()
         .map_err(invalid)?;
     let wait = request
@@ -245,7 +242,7 @@ mod tests {
     }
 
     fn read(request: proto::SubmitOperationRequest) -> Result<SubmitForm, Refused> {
-        submit(request, &Account::from_stored("acme"), "editor", &Policy::default())
+        submit(request, &Account::from_stored("acme"), "editor")
     }
 
     fn changed(change: impl Fn(&mut proto::SubmitOperationRequest)) -> Result<SubmitForm, Refused> {
@@ -307,7 +304,7 @@ mod tests {
             ("start_deadline", Box::new(move |request| request.start_deadline = second(0))),
             (
                 "start_deadline",
-                Box::new(move |request| request.start_deadline = second(30 * 86_400 + 1)),
+                Box::new(move |request| request.start_deadline = second(36_500 * 86_400 + 1)),
             ),
             ("wait", Box::new(move |request| request.wait = second(61))),
             ("wait", Box::new(move |request| request.wait = second(-1))),
@@ -325,17 +322,6 @@ mod tests {
                 Refusal::Invalid(invalid) => assert_eq!(invalid.field, field, "{invalid:?}"),
                 other => panic!("{field}: {other:?}"),
             }
-        }
-    }
-
-    #[test]
-    fn a_start_may_be_awaited_for_as_long_as_its_record_is_kept() {
-        let policy = Policy { record_retention: Span::days(2), ..Policy::default() };
-        let account = Account::from_stored("acme");
-        for (days, good) in [(1, true), (2, true), (3, false)] {
-            let span = prost_types::Duration { seconds: days * 86_400, nanos: 0 };
-            let request = proto::SubmitOperationRequest { start_deadline: Some(span), ..request() };
-            assert_eq!(submit(request, &account, "editor", &policy).is_ok(), good, "{days}");
         }
     }
 

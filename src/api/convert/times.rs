@@ -2,7 +2,7 @@
 
 use crate::domain::{
     ids::{Invalid, Span, Timestamp},
-    spans::format_span,
+    spans::not_within,
 };
 
 /// The years 1 to 9999, which protobuf allows.
@@ -58,10 +58,7 @@ pub fn read_duration(
     let micros = i128::from(span.seconds) * 1_000_000 + i128::from(span.nanos) / 1_000;
     match i64::try_from(micros) {
         Ok(micros) if (least.0..=most.0).contains(&micros) => Ok(Span(micros)),
-        _ => Err(Invalid::new(
-            field,
-            format!("must be {} to {}", format_span(least), format_span(most)),
-        )),
+        _ => Err(not_within(field, least, most)),
     }
 }
 

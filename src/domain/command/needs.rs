@@ -42,6 +42,7 @@ impl Command {
             | Command::Close { inbox, .. }
             | Command::UpdateInbox { inbox, .. }
             | Command::DeleteInbox { inbox, .. } => &inbox.account,
+            Command::UpdatePolicy(update) => &update.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
             Command::SweepInbox { key } => &key.account,
@@ -67,6 +68,7 @@ impl Command {
             | Command::Close { .. }
             | Command::UpdateInbox { .. }
             | Command::DeleteInbox { .. }
+            | Command::UpdatePolicy(_)
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -105,6 +107,7 @@ impl Command {
             | Command::Close { .. }
             | Command::UpdateInbox { .. }
             | Command::DeleteInbox { .. }
+            | Command::UpdatePolicy(_)
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::SweepAccount { .. }
@@ -132,69 +135,77 @@ impl Command {
                 needs.extend(inbox.map(|inbox| Need::Inbox(InboxKey { account, inbox })));
                 needs
             }
-            // The account says what can be told of an id without a record.
-            Command::Cancel { key, .. } => vec![
-                Need::Operation(key.clone(), Access::Write),
-                Need::Account(key.account.clone(), Access::Read),
-            ],
-            Command::Probe { key, .. } => vec![
-                Need::Operation(key.clone(), Access::Read),
-                Need::Account(key.account.clone(), Access::Read),
-            ],
+            // The account says what can be told of an id without a record, and what is in force;
+            // so too below, wherever a rule asks for its policy.
+            Command::Cancel { key, .. } | Command::SweepOperation { key } => {
+                vec![Need::Operation(key.clone(), Access::Write), looks_at(&key.account)]
+            }
+            Command::Probe { key, .. } => {
+                vec![Need::Operation(key.clone(), Access::Read), looks_at(&key.account)]
+            }
             Command::SweepAccount { account } => {
                 vec![Need::Account(account.clone(), Access::Write)]
             }
-            Command::SweepOperation { key } | Command::FoldReplays { key, .. } => {
+            Command::FoldReplays { key, .. } => {
                 vec![Need::Operation(key.clone(), Access::Write)]
             }
+            // No ack asks for a policy, unless it starts a waiter (release.rs).
             Command::Ack { account, targets, .. } => {
                 targets.iter().map(|target| deliver::need(account, target, Access::Read)).collect()
             }
             Command::Redrive { account, targets, .. } => {
-                targets.iter().map(|target| deliver::need(account, target, Access::Write)).collect()
+                let each = targets.iter();
+                let rows = each.map(|target| deliver::need(account, target, Access::Write));
+                rows.chain([looks_at(account)]).collect()
             }
             Command::Extend { attempts, .. } | Command::Defer { attempts, .. } => {
-                attempts.keys().map(Need::Delivery).collect()
+                attempts.keys().map(Need::Delivery).chain([looks_at(&attempts.account)]).collect()
             }
-            Command::Pull { inbox, limit, .. } => vec![
-                Need::Account(inbox.account.clone(), Access::Read),
-                Need::Deliverable(inbox.clone(), *limit),
-            ],
-            Command::Open { inbox, consumer, .. } | Command::Reopen { inbox, consumer, .. } => {
-                vec![
-                    Need::Account(inbox.account.clone(), Access::Read),
-                    Need::Held(inbox.clone(), consumer.clone()),
-                ]
+            Command::Pull { inbox, limit, .. } => {
+                vec![looks_at(&inbox.account), Need::Deliverable(inbox.clone(), *limit)]
             }
+            Command::Open { inbox, consumer, .. }
+            | Command::Reopen { inbox, consumer, .. }
+            | Command::Close { inbox, consumer, .. } => {
+                vec![looks_at(&inbox.account), Need::Held(inbox.clone(), consumer.clone())]
+            }
+            // The lease is the server's own.
             Command::Offer { inbox, limit: 0, .. } => vec![Need::Inbox(inbox.clone())],
             Command::Offer { inbox, limit, choice: Choice::Any, .. } => {
-                vec![Need::Deliverable(inbox.clone(), *limit)]
+                vec![looks_at(&inbox.account), Need::Deliverable(inbox.clone(), *limit)]
             }
             Command::Offer { inbox, choice: Choice::Returned(sequences), .. } => {
                 let key =
                     |sequence: &i64| DeliveryKey { inbox: inbox.clone(), sequence: *sequence };
-                let inbox = [Need::Inbox(inbox.clone())];
-                inbox.into_iter().chain(sequences.iter().map(key).map(Need::Delivery)).collect()
-            }
-            Command::Close { inbox, consumer, .. } => {
-                vec![Need::Held(inbox.clone(), consumer.clone())]
+                let first = [looks_at(&inbox.account), Need::Inbox(inbox.clone())];
+                first.into_iter().chain(sequences.iter().map(key).map(Need::Delivery)).collect()
             }
             Command::UpdateInbox { inbox, .. } => vec![Need::Inbox(inbox.clone())],
             Command::DeleteInbox { inbox, .. } => vec![
                 Need::Account(inbox.account.clone(), Access::Write),
                 Need::Inbox(inbox.clone()),
             ],
+            Command::UpdatePolicy(update) => {
+                vec![Need::Account(update.account.clone(), Access::Write)]
+            }
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => {
-                vec![Need::Waiters(target.clone())]
+                vec![looks_at(&target.account), Need::Waiters(target.clone())]
             }
             Command::SweepDelivery { key, operation_id } => vec![
                 Need::Operation(
                     OperationKey { account: key.inbox.account.clone(), id: operation_id.clone() },
                     Access::Write,
                 ),
+                looks_at(&key.inbox.account),
                 Need::Delivery(key.clone()),
             ],
-            Command::SweepInbox { key } => vec![Need::Inbox(key.clone())],
+            Command::SweepInbox { key } => {
+                vec![looks_at(&key.account), Need::Inbox(key.clone())]
+            }
         }
     }
+}
+
+fn looks_at(account: &Account) -> Need {
+    Need::Account(account.clone(), Access::Read)
 }

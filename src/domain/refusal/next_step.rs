@@ -4,7 +4,7 @@
 //! a submit only where one would help.
 
 use super::{Refusal, RefusalOutcome};
-use crate::domain::ids::OperationId;
+use crate::domain::{ids::OperationId, standing::Standing};
 
 /// The one safe next step (contract section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +70,52 @@ pub enum Asked {
 }
 
 impl Refusal {
+    /// The next step. Never "use a new id" for doubt about an old one.
+    pub fn recovery(&self) -> RecoveryAction {
+        match self {
+            Refusal::NotBegun { .. }
+            | Refusal::Invalid(_)
+            | Refusal::UnknownAction { .. }
+            | Refusal::PayloadTooLarge { .. }
+            | Refusal::IntentMismatch { .. }
+            | Refusal::ClockSkew { .. }
+            | Refusal::ResumeTokenInvalid(_)
+            | Refusal::InboxNotEmpty { .. }
+            | Refusal::InboxRecreated
+            | Refusal::StreamSuperseded
+            | Refusal::StoreEpochChanged
+            | Refusal::PolicyContradiction { .. }
+            | Refusal::NoSuchInbox
+            | Refusal::NoSuchLock => RecoveryAction::FixRequest,
+            Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
+            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
+            Refusal::AdmissionClosed { standing: Standing::NeverAccepted, .. } => {
+                RecoveryAction::NewIdSafe
+            }
+            Refusal::EvidenceExpired { .. }
+            | Refusal::NoSuchDocument
+            | Refusal::ResultNotKept { .. } => RecoveryAction::ReadCurrentState,
+            Refusal::InboxFull { .. }
+            | Refusal::AccountQuota { .. }
+            | Refusal::RateLimited { .. }
+            | Refusal::SlowConsumer => RecoveryAction::SlowDown,
+            // Another attempt may still be on its way; once its time is closed, that is settled.
+            Refusal::AdmissionClosed { .. }
+            | Refusal::TargetLocked { .. }
+            | Refusal::ResultNotReady { .. }
+            | Refusal::IdentityHeld { .. } => RecoveryAction::Wait,
+            Refusal::StoreUnavailable { .. }
+            | Refusal::Draining { .. }
+            | Refusal::StreamAged { .. }
+            | Refusal::CommitUnknown
+            | Refusal::NoAnswerYet { .. }
+            | Refusal::Internal => RecoveryAction::ResubmitSameId,
+            Refusal::CredentialsMissing
+            | Refusal::CredentialsInvalid
+            | Refusal::PermissionMissing { .. } => RecoveryAction::RequestAccess,
+        }
+    }
+
     /// The next step, with a sentence that names the operation where there is one.
     pub fn recovery_for(&self, id: Option<&OperationId>, asked: Asked) -> Recovery {
         let never_began = matches!(self, Refusal::NotBegun { .. });

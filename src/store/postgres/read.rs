@@ -282,6 +282,22 @@ impl PostgresStore {
         Ok(one(&replies).map(read).transpose()?)
     }
 
+    /// An inbox, and the row of its account, in one flight.
+    pub async fn inbox_and_account(
+        &self,
+        key: &InboxKey,
+    ) -> Result<(Option<Inbox>, Option<AccountRow>), ReadError> {
+        let calls = vec![
+            Call { sql: INBOX, parameters: of_inbox(key) },
+            Call { sql: ACCOUNT, parameters: of(&key.account) },
+        ];
+        let replies = self.read(calls).await?;
+        let read = |row| rows::inbox(&mut Fields::new(row, "inbox"), key.clone());
+        let inbox = one(&replies).map(read).transpose()?;
+        let read = |row| rows::account(&mut Fields::new(row, "account"), key.account.clone());
+        Ok((inbox, nth(&replies, 1).map(read).transpose()?))
+    }
+
     /// Deliveries by key, those that exist, in the order asked.
     pub async fn deliveries(&self, keys: &[DeliveryKey]) -> Result<Vec<Delivery>, ReadError> {
         if keys.is_empty() {
@@ -458,5 +474,9 @@ pub(super) fn of_inbox(key: &InboxKey) -> Vec<Parameter<'_>> {
 
 /// The first row of the first reply.
 pub(super) fn one(replies: &[Vec<Row>]) -> Option<&Row> {
-    replies.first().and_then(|rows| rows.first())
+    nth(replies, 0)
+}
+
+fn nth(replies: &[Vec<Row>], place: usize) -> Option<&Row> {
+    replies.get(place).and_then(|rows| rows.first())
 }

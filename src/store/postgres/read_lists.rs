@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     domain::{
-        audit::AuditRow,
+        audit::{AuditChain, AuditRow},
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{Account, InboxName, Target},
         lock::{Lock, TargetKey},
@@ -115,17 +115,17 @@ const LIST_AUDIT: &str = concat!(
 );
 
 impl PostgresStore {
-    /// The audit rows of an operation after a number, in order: at most `limit`.
+    /// The audit rows of a chain after a number, in order: at most `limit`.
     pub async fn list_audit(
         &self,
-        key: &OperationKey,
+        chain: &AuditChain,
         after: i32,
         limit: i64,
     ) -> Result<Vec<AuditRow>, ReadError> {
-        let mut parameters = of(&key.account);
-        parameters.extend([value(key.id.to_stored()), value(after), value(limit)]);
+        let mut parameters = of(chain.account());
+        parameters.extend([value(chain.to_stored()), value(after), value(limit)]);
         let rows = self.page(LIST_AUDIT, parameters).await?;
-        each(&rows, "audit row", |fields| rows::audit(fields, key.clone()))
+        each(&rows, "audit row", |fields| rows::audit(fields, chain.clone()))
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio_postgres::{Row, types::FromSql};
 
 use crate::domain::{
-    audit::{AuditHead, AuditRow},
+    audit::{AuditChain, AuditHead, AuditRow},
     delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState},
     document::Document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Target, Timestamp},
@@ -16,7 +16,7 @@ use crate::domain::{
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
     operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
-    record::{Unreadable, unpack_consumers, unpack_labels, unpack_outcome},
+    record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
 /// Reads a row from left to right.
@@ -137,19 +137,25 @@ pub(super) fn operation(
 
 macro_rules! account_columns {
     () => {
-        "a.create_time, a.inboxes, a.closed_before, a.evidence_floor, a.due_time"
+        "a.create_time, a.inboxes, a.closed_before, a.evidence_floor, a.due_time, a.policy"
     };
 }
 
 /// Reads `account_columns`.
 pub(super) fn account(fields: &mut Fields<'_>, account: Account) -> Result<AccountRow, Unreadable> {
+    let (create_time, inboxes) = (fields.time()?, fields.take()?);
+    let (closed_before, evidence_floor) = (fields.time()?, fields.time()?);
+    let due_time = fields.time()?;
+    let (own, audit) = unpack_account_policy(fields.take()?)?;
     Ok(AccountRow {
         account,
-        create_time: fields.time()?,
-        inboxes: fields.take()?,
-        closed_before: fields.time()?,
-        evidence_floor: fields.time()?,
-        due_time: fields.time()?,
+        create_time,
+        inboxes,
+        closed_before,
+        evidence_floor,
+        due_time,
+        own,
+        audit,
     })
 }
 
@@ -319,9 +325,9 @@ macro_rules! audit_columns {
 }
 
 /// Reads `audit_columns`.
-pub(super) fn audit(fields: &mut Fields<'_>, key: OperationKey) -> Result<AuditRow, Unreadable> {
+pub(super) fn audit(fields: &mut Fields<'_>, chain: AuditChain) -> Result<AuditRow, Unreadable> {
     Ok(AuditRow {
-        key,
+        chain,
         number: fields.take()?,
         time: fields.time()?,
         subject: fields.take()?,

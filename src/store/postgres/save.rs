@@ -27,7 +27,7 @@ use crate::{
         inbox::{AccountRow, Inbox},
         lock::{Holder, Lock},
         operation::{Arguments, Operation, OperationKey},
-        record::{pack_consumers, pack_labels, pack_outcome},
+        record::{pack_account_policy, pack_consumers, pack_labels, pack_outcome},
         world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
@@ -186,6 +186,7 @@ fn accounts<'a>(rows: &[&'a AccountRow]) -> Vec<Parameter<'a>> {
         column(each(), |row| row.closed_before.0),
         column(each(), |row| row.evidence_floor.0),
         column(each(), |row| row.due_time.0),
+        column(each(), |row| pack_account_policy(&row.own, row.audit)),
     ]
 }
 
@@ -348,15 +349,16 @@ fn delivery_deletes(rows: &[Delivery]) -> Vec<Parameter<'_>> {
 }
 
 fn audit(rows: &[AuditRow]) -> Vec<Parameter<'_>> {
-    let mut parameters = operation_keys(rows.iter().map(|row| &row.key));
-    parameters.extend([
+    vec![
+        column(rows, |row| row.chain.account().bucket()),
+        column(rows, |row| row.chain.account().as_str()),
+        column(rows, |row| row.chain.to_stored()),
         column(rows, |row| row.number),
         column(rows, |row| row.time.0),
         column(rows, |row| row.subject.as_str()),
         column(rows, |row| &row.events[..]),
         column(rows, |row| &row.hash[..]),
-    ]);
-    parameters
+    ]
 }
 
 fn operation_keys<'a>(keys: impl Iterator<Item = &'a OperationKey>) -> Vec<Parameter<'a>> {

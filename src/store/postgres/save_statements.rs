@@ -87,26 +87,26 @@ pub(super) const INSERT_PAYLOADS: &str = "INSERT INTO receiptd.payloads (
 
 /// New rows. Index: accounts_pkey.
 pub(super) const INSERT_ACCOUNTS: &str = "INSERT INTO receiptd.accounts (
-    bucket, account, create_time, inboxes, closed_before, evidence_floor, due_time)
+    bucket, account, create_time, inboxes, closed_before, evidence_floor, due_time, policy)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
-    $7::bigint[])";
+    $7::bigint[], $8::bytea[])";
 
 /// Changed rows; the preconditions repeat what was loaded, and that the two times only rise.
 /// Index: accounts_pkey.
 pub(super) const UPDATE_ACCOUNTS: &str = guarded!(
     "UPDATE receiptd.accounts a SET
     create_time = k.create_time, inboxes = k.inboxes, closed_before = k.closed_before,
-    evidence_floor = k.evidence_floor, due_time = k.due_time
+    evidence_floor = k.evidence_floor, due_time = k.due_time, policy = k.policy
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
-    $7::bigint[], $8::bigint[])
+    $7::bigint[], $8::bytea[], $9::bigint[])
     AS k(
-    bucket, account, create_time, inboxes, closed_before, evidence_floor, due_time,
+    bucket, account, create_time, inboxes, closed_before, evidence_floor, due_time, policy,
     inboxes_before)
     WHERE a.bucket = k.bucket AND a.account = k.account AND a.inboxes = k.inboxes_before AND
         a.closed_before <= k.closed_before AND a.evidence_floor <= k.evidence_floor",
-    "$9"
+    "$10"
 );
 
 /// New rows. Index: documents_pkey.

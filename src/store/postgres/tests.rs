@@ -164,15 +164,19 @@ async fn every_row_comes_back_as_it_was_written() {
     let seen = seen.await.expect("it ends");
     seen.value.expect("everything was loaded");
     assert_eq!((seen.touches.saved, seen.touches.commits), (0, 0), "nothing changed");
-    let trail = store.list_audit(&operation_key("set"), 0, 10).await.expect("a read");
+    let trail = store.list_audit(&audit_row("set", 1).chain, 0, 10).await.expect("a read");
     assert_eq!(trail, [audit_row("set", 1), audit_row("set", 2)]);
     let dump = store.dump_tables().await.expect("a dump");
     let batches = dump.iter().find(|(table, _)| table == "batches").expect("a table");
     assert_eq!(batches.1.len(), 1, "a batch without changes writes no row");
     let accounts = dump.iter().find(|(table, _)| table == "accounts").expect("a table");
-    let alice = "bucket=718|account=alice|create_time=1|inboxes=2|closed_before=3|evidence_floor=4\
-                 |due_time=5";
-    assert_eq!(accounts.1, [alice.replace("718", &account("alice").bucket().to_string())]);
+    let alice = format!(
+        "bucket={}|account=alice|create_time=1|inboxes=2|closed_before=3|evidence_floor=4\
+         |due_time=5|policy=0a07080410c096b10210011a20{}",
+        account("alice").bucket(),
+        "06".repeat(32),
+    );
+    assert_eq!(accounts.1, [alice]);
     let names: Vec<&str> = dump.iter().map(|(table, _)| table.as_str()).collect();
     let sorted = "accounts audit batches deliveries documents inboxes locks operations payloads";
     assert_eq!(names.join(" "), sorted);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     domain::{
-        audit::AuditRow,
+        audit::{AuditChain, AuditRow},
         delivery::{Delivery, DeliveryState, InboxKey},
         ids::{Account, Target, Timestamp},
         lock::{Lock, TargetKey},
@@ -107,15 +107,15 @@ pub(super) const LIST_AUDIT: &str = concat!(
      ORDER BY number LIMIT ?5"
 );
 
-/// The audit rows of an operation after a number.
+/// The audit rows of a chain after a number.
 pub(super) fn list_audit(
     connection: &Connection,
-    key: &OperationKey,
+    chain: &AuditChain,
     after: i32,
     limit: i64,
 ) -> Result<Vec<AuditRow>, Fault> {
-    let OperationKey { account, id } = key;
-    let parameters = params![account.bucket(), account.as_str(), id.to_stored(), after, limit];
+    let account = chain.account();
+    let parameters = params![account.bucket(), account.as_str(), chain.to_stored(), after, limit];
     many(connection, LIST_AUDIT, parameters, rows::audit_row)
 }
 

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use super::{CLOSED, SqliteStore, by_key, connection::Reader, due, dump, fault::Fault, query};
 use crate::{
     domain::{
-        audit::AuditRow,
+        audit::{AuditChain, AuditRow},
         delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
         document::Document,
         ids::{Account, Span, Target, Timestamp},
@@ -127,12 +127,12 @@ impl SqliteStore {
     /// [`ReadError`], as for [`SqliteStore::now`].
     pub async fn list_audit(
         &self,
-        key: &OperationKey,
+        chain: &AuditChain,
         after: i32,
         limit: i64,
     ) -> Result<Vec<AuditRow>, ReadError> {
-        let key = key.clone();
-        self.read(move |connection| query::list_audit(connection, &key, after, limit)).await
+        let chain = chain.clone();
+        self.read(move |connection| query::list_audit(connection, &chain, after, limit)).await
     }
 
     /// See [`crate::store::Store::document`].
@@ -178,6 +178,21 @@ impl SqliteStore {
     pub async fn inbox(&self, key: &InboxKey) -> Result<Option<Inbox>, ReadError> {
         let key = key.clone();
         self.read(move |connection| by_key::inbox(connection, &key)).await
+    }
+
+    /// See [`crate::store::Store::inbox_and_account`].
+    ///
+    /// # Errors
+    /// [`ReadError`], as for [`SqliteStore::now`].
+    pub async fn inbox_and_account(
+        &self,
+        key: &InboxKey,
+    ) -> Result<(Option<Inbox>, Option<AccountRow>), ReadError> {
+        let key = key.clone();
+        self.read(move |connection| {
+            Ok((by_key::inbox(connection, &key)?, by_key::account(connection, &key.account)?))
+        })
+        .await
     }
 
     /// See [`crate::store::Store::list_inboxes`].

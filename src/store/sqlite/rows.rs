@@ -9,7 +9,7 @@ use rusqlite::{Row, types::FromSql};
 
 use super::fault::Fault;
 use crate::domain::{
-    audit::{AuditHead, AuditRow},
+    audit::{AuditChain, AuditHead, AuditRow},
     delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::Document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Target, Timestamp},
@@ -17,7 +17,7 @@ use crate::domain::{
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
     operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
-    record::{Unreadable, unpack_consumers, unpack_labels, unpack_outcome},
+    record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
 /// Reads a row's columns one after the other.
@@ -54,6 +54,13 @@ impl<'row, 'statement> Columns<'row, 'statement> {
     /// The next column, an operation's id.
     pub(super) fn operation_id(&mut self) -> Result<OperationId, Fault> {
         operation_id(&self.take::<Vec<u8>>()?)
+    }
+
+    /// The next two columns, an audit chain.
+    fn chain(&mut self) -> Result<AuditChain, Fault> {
+        let account = self.account()?;
+        let chain = AuditChain::from_stored(account, &self.take::<Vec<u8>>()?);
+        chain.ok_or_else(|| Unreadable { what: "audit chain" }.into())
     }
 
     /// The next column, a target.
@@ -158,7 +165,7 @@ pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
 /// What [`account`] reads.
 macro_rules! account_columns {
     () => {
-        "account, create_time, inboxes, closed_before, evidence_floor, due_time"
+        "account, create_time, inboxes, closed_before, evidence_floor, due_time, policy"
     };
 }
 pub(super) use account_columns;
@@ -166,13 +173,20 @@ pub(super) use account_columns;
 /// Reads an account.
 pub(super) fn account(row: &Row<'_>) -> Result<AccountRow, Fault> {
     let columns = &mut Columns::of(row);
+    let (account, create_time, inboxes) = (columns.account()?, columns.time()?, columns.take()?);
+    let (closed_before, evidence_floor) = (columns.time()?, columns.time()?);
+    let due_time = columns.time()?;
+    let policy: Option<Vec<u8>> = columns.take()?;
+    let (own, audit) = unpack_account_policy(policy.as_deref())?;
     Ok(AccountRow {
-        account: columns.account()?,
-        create_time: columns.time()?,
-        inboxes: columns.take()?,
-        closed_before: columns.time()?,
-        evidence_floor: columns.time()?,
-        due_time: columns.time()?,
+        account,
+        create_time,
+        inboxes,
+        closed_before,
+        evidence_floor,
+        due_time,
+        own,
+        audit,
     })
 }
 
@@ -362,7 +376,7 @@ pub(super) use audit_columns;
 pub(super) fn audit_row(row: &Row<'_>) -> Result<AuditRow, Fault> {
     let columns = &mut Columns::of(row);
     Ok(AuditRow {
-        key: OperationKey { account: columns.account()?, id: columns.operation_id()? },
+        chain: columns.chain()?,
         number: columns.take()?,
         time: columns.time()?,
         subject: columns.take()?,

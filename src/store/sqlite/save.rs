@@ -17,7 +17,7 @@ use crate::{
         inbox::AccountRow,
         lock::Lock,
         operation::{Arguments, Operation},
-        record::{pack_labels, pack_outcome},
+        record::{pack_account_policy, pack_labels, pack_outcome},
         world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
@@ -217,7 +217,7 @@ fn insert_payload(connection: &Connection, row: &Payload) -> Result<(), Fault> {
 }
 
 const INSERT_ACCOUNT: &str = "INSERT INTO accounts (bucket, account, create_time, inboxes, \
-    closed_before, evidence_floor, due_time) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    closed_before, evidence_floor, due_time, policy) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault> {
     let parameters = params![
@@ -228,13 +228,14 @@ fn insert_account(connection: &Connection, row: &AccountRow) -> Result<(), Fault
         row.closed_before.0,
         row.evidence_floor.0,
         row.due_time.0,
+        pack_account_policy(&row.own, row.audit),
     ];
     exactly_one(connection, INSERT_ACCOUNT, "accounts", parameters)
 }
 
 /// Index: the primary key. The two times only rise.
 pub(super) const UPDATE_ACCOUNT: &str = "UPDATE accounts SET create_time = ?4, inboxes = ?5, \
-    closed_before = ?6, evidence_floor = ?7, due_time = ?8 \
+    closed_before = ?6, evidence_floor = ?7, due_time = ?8, policy = ?9 \
     WHERE bucket = ?1 AND account = ?2 AND inboxes = ?3 \
     AND closed_before <= ?6 AND evidence_floor <= ?7";
 
@@ -249,6 +250,7 @@ fn update_account(connection: &Connection, row: &Update<AccountRow>) -> Result<(
         after.closed_before.0,
         after.evidence_floor.0,
         after.due_time.0,
+        pack_account_policy(&after.own, after.audit),
     ];
     exactly_one(connection, UPDATE_ACCOUNT, "accounts", parameters)
 }
@@ -402,9 +404,9 @@ const INSERT_AUDIT: &str = "INSERT INTO audit (bucket, account, operation_id, nu
 
 fn insert_audit(connection: &Connection, row: &AuditRow) -> Result<(), Fault> {
     let parameters = params![
-        row.key.account.bucket(),
-        row.key.account.as_str(),
-        row.key.id.to_stored(),
+        row.chain.account().bucket(),
+        row.chain.account().as_str(),
+        row.chain.to_stored(),
         row.number,
         row.time.0,
         row.subject,

@@ -29,6 +29,7 @@ CREATE TABLE receiptd.accounts (
     closed_before  BIGINT NOT NULL, -- this and the floor only rise
     evidence_floor BIGINT NOT NULL,
     due_time       BIGINT NOT NULL, -- when closed_before may rise by a step
+    policy         BYTEA,           -- NULL: as the server says, and never changed
     PRIMARY KEY (bucket, account)
 ) WITH (fillfactor = 50);
 -- Changes with closed_before alone: some 24 times in an admission window.
@@ -192,7 +193,7 @@ CREATE INDEX deliveries_open ON receiptd.deliveries (bucket, account, inbox, seq
 CREATE TABLE receiptd.audit (
     bucket       SMALLINT NOT NULL,
     account      TEXT COLLATE "C" NOT NULL,
-    operation_id BYTEA NOT NULL,
+    operation_id BYTEA NOT NULL,  -- no bytes: the account's own chain
     number       INTEGER NOT NULL,
     time         BIGINT NOT NULL,
     subject      TEXT COLLATE "C" NOT NULL,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::domain::{
-    audit::{AuditEvent, AuditHead, AuditKind, AuditRow},
+    audit::{AuditChain, AuditEvent, AuditHead, AuditKind, AuditRow},
     delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::{Document, DocumentChange},
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Target, Timestamp},
@@ -17,6 +17,7 @@ use crate::domain::{
         ResultKind,
     },
     record::pack_events,
+    settings::OwnSettings,
 };
 
 /// Whether optional fields are there.
@@ -124,6 +125,8 @@ pub(super) fn account_row(name: &str) -> AccountRow {
         closed_before: Timestamp(3),
         evidence_floor: Timestamp(4),
         due_time: Timestamp(5),
+        own: OwnSettings::from_stored([(4, 5_000_000)]),
+        audit: AuditHead { length: 1, hash: [6; 32] },
     }
 }
 
@@ -223,7 +226,7 @@ pub(super) fn delivery(inbox: &str, sequence: i64, optional: Optional) -> Delive
 
 pub(super) fn audit_row(id: &str, number: i32) -> AuditRow {
     AuditRow {
-        key: operation_key(id),
+        chain: AuditChain::Operation(operation_key(id)),
         number,
         time: Timestamp(1),
         subject: "user:a".into(),

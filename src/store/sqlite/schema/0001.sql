@@ -30,6 +30,7 @@ CREATE TABLE accounts (
     closed_before  INTEGER NOT NULL, -- this and the floor only rise
     evidence_floor INTEGER NOT NULL,
     due_time       INTEGER NOT NULL, -- when closed_before may rise by a step
+    policy         BLOB,             -- NULL: as the server says, and never changed
     PRIMARY KEY (bucket, account)
 ) STRICT, WITHOUT ROWID;
 -- Changes with closed_before alone: some 24 times in an admission window.
@@ -190,7 +191,7 @@ CREATE INDEX deliveries_open ON deliveries (bucket, account, inbox, sequence)
 CREATE TABLE audit (
     bucket       INTEGER NOT NULL,
     account      TEXT NOT NULL,
-    operation_id BLOB NOT NULL,
+    operation_id BLOB NOT NULL,  -- no bytes: the account's own chain
     number       INTEGER NOT NULL,
     time         INTEGER NOT NULL,
     subject      TEXT NOT NULL,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     domain::{
-        audit::{AuditEvent, AuditHead, AuditKind, AuditRow},
+        audit::{AuditChain, AuditEvent, AuditHead, AuditKind, AuditRow},
         delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState, InboxKey},
         document::{Document, DocumentChange},
         ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Target, Timestamp},
@@ -20,6 +20,7 @@ use crate::{
         policy::Policy,
         record::pack_events,
         sample,
+        settings::OwnSettings,
         world::{
             Surroundings, World,
             needs::{Access, Body, Need, Needs, Unloaded},
@@ -194,6 +195,8 @@ pub(super) fn account_row(inboxes: i64) -> AccountRow {
         closed_before: Timestamp(2),
         evidence_floor: Timestamp(3),
         due_time: Timestamp(4),
+        own: OwnSettings::from_stored([(4, 5_000_000)]),
+        audit: AuditHead { length: 1, hash: [6; 32] },
     }
 }
 
@@ -313,7 +316,7 @@ pub(super) fn full_delivery(inbox: &str, sequence: i64) -> Delivery {
 
 pub(super) fn audit_row(id: &str, number: i32) -> AuditRow {
     AuditRow {
-        key: operation_key(id),
+        chain: AuditChain::Operation(operation_key(id)),
         number,
         time: Timestamp(number.into()),
         subject: "subject".to_owned(),
