@@ -244,15 +244,6 @@ impl Policy {
                 ),
             ),
             (
-                self.start_deadline <= self.record_retention,
-                (
-                    "start_deadline",
-                    "must not be longer than",
-                    "record_retention",
-                    "no submit may ask for as much",
-                ),
-            ),
-            (
                 self.backoff_first <= self.backoff_limit,
                 (
                     "backoff_first",

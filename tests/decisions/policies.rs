@@ -86,7 +86,6 @@ fn contradictions_name_both_settings_and_leave_nothing() {
         (Setting::TombstoneRetention, Span::days(30), "record_retention", "a retry could"),
         (Setting::AckWindow, Span::days(30), "inbox_idle_retention", "can still be acked"),
         (Setting::AckWindow, Span::seconds(29), "ack_deadline", "no attempt lasts"),
-        (Setting::StartDeadline, Span::days(31), "record_retention", "no submit may ask"),
         (Setting::BackoffFirst, Span::seconds(61), "backoff_limit", "no pause is longer"),
     ] {
         let before = memory.accounts.clone();
