@@ -48,9 +48,19 @@ const BATCH_PAGES_MAX: usize = 50;
 /// is due once in a step (an hour with the default window), which leaves room for millions.
 const ACCOUNT_PAGES_MAX: usize = 4;
 
+/// Pages of records in one pass: 5,000 of them, about a second of work, so that a backlog never
+/// keeps what waits; and more than what ends in a usual period.
+const RECORD_PAGES_MAX: usize = 10;
+
 /// The order of a pass: what frees slots first, and what nobody waits for last.
-const KINDS: [DueKind; 5] =
-    [DueKind::Deliveries, DueKind::Operations, DueKind::Locks, DueKind::Inboxes, DueKind::Accounts];
+const KINDS: [DueKind; 6] = [
+    DueKind::Deliveries,
+    DueKind::Operations,
+    DueKind::Locks,
+    DueKind::Inboxes,
+    DueKind::Accounts,
+    DueKind::Records,
+];
 
 /// What one pass did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,6 +85,12 @@ pub struct SweepCounts {
     pub inboxes_retired: u64,
     /// Accounts closed for ids up to a later time.
     pub accounts_closed: u64,
+    /// Records that became tombstones.
+    pub compacted: u64,
+    /// Audit chains of tombstones that went.
+    pub trails_removed: u64,
+    /// Tombstones that went, each with a rise of the evidence floor.
+    pub forgotten: u64,
     /// Batch rows that are no longer needed.
     pub batches_removed: u64,
 }
@@ -93,6 +109,9 @@ impl Add for SweepCounts {
             purged: self.purged + other.purged,
             inboxes_retired: self.inboxes_retired + other.inboxes_retired,
             accounts_closed: self.accounts_closed + other.accounts_closed,
+            compacted: self.compacted + other.compacted,
+            trails_removed: self.trails_removed + other.trails_removed,
+            forgotten: self.forgotten + other.forgotten,
             batches_removed: self.batches_removed + other.batches_removed,
         }
     }
@@ -114,6 +133,9 @@ impl SweepCounts {
             Swept::Purged(count) => SweepCounts { purged: count.unsigned_abs(), ..none },
             Swept::InboxRetired => SweepCounts { inboxes_retired: 1, ..none },
             Swept::AccountClosed => SweepCounts { accounts_closed: 1, ..none },
+            Swept::Compacted => SweepCounts { compacted: 1, ..none },
+            Swept::TrailRemoved => SweepCounts { trails_removed: 1, ..none },
+            Swept::Forgotten => SweepCounts { forgotten: 1, ..none },
         }
     }
 
@@ -129,6 +151,9 @@ impl SweepCounts {
             ("purged", self.purged),
             ("inbox_retired", self.inboxes_retired),
             ("account_closed", self.accounts_closed),
+            ("compacted", self.compacted),
+            ("trail_removed", self.trails_removed),
+            ("forgotten", self.forgotten),
             ("batch_removed", self.batches_removed),
         ];
         for (result, count) in results {
@@ -243,6 +268,7 @@ fn pages_max(kind: DueKind) -> usize {
     match kind {
         DueKind::Deliveries | DueKind::Operations | DueKind::Locks | DueKind::Inboxes => PAGES_MAX,
         DueKind::Accounts => ACCOUNT_PAGES_MAX,
+        DueKind::Records => RECORD_PAGES_MAX,
     }
 }
 

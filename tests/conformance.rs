@@ -97,6 +97,7 @@ impl Subject {
             DueKind::Locks,
             DueKind::Inboxes,
             DueKind::Accounts,
+            DueKind::Records,
         ] {
             let mut after = None;
             loop {

@@ -46,7 +46,10 @@ impl Run {
             }
         }
         for (before, after) in ended_before {
-            let now = &self.model.memory.operations[&before];
+            let memory = &self.model.memory;
+            let gone = || memory.forgotten.get(&before);
+            let now =
+                memory.operations.get(&before).or_else(gone).expect("kept, or known to be gone");
             assert_eq!(now.outcome, after.outcome, "a final outcome never changes (I4, I7)");
             assert_eq!(now.end_time, after.end_time);
         }
@@ -54,9 +57,12 @@ impl Run {
     }
 
     fn sweep(&mut self) {
-        let commands = self.model.due();
-        for reply in self.model.memory.run_batch(&commands) {
-            reply.expect("a sweep is never refused");
+        // A record that is long overdue takes its steps one after the other.
+        for _ in 0..3 {
+            let commands = self.model.due();
+            for reply in self.model.memory.run_batch(&commands) {
+                reply.expect("a sweep is never refused");
+            }
         }
         let now = self.model.memory.now;
         let late = |due: Option<Timestamp>| due.is_some_and(|due| due <= now);
@@ -73,8 +79,20 @@ impl Run {
     /// I18). What a submit is told agrees.
     fn check_standing(&mut self, command: &Command, answer: &Result<Reply, Refusal>) {
         if let (Command::Probe { key, .. }, Ok(Reply::Probed(answer))) = (command, answer) {
-            let used = self.model.memory.operations.contains_key(key);
-            assert_eq!(answer.standing == Standing::Recorded, used, "{key:?}");
+            let memory = &self.model.memory;
+            let expected = match memory.operations.get(key) {
+                Some(row) if row.is_compacted() => Some(Standing::Compacted),
+                Some(_) => Some(Standing::Recorded),
+                None if memory.forgotten.contains_key(key) => Some(Standing::EvidenceExpired),
+                None => None,
+            };
+            match expected {
+                Some(expected) => assert_eq!(answer.standing, expected, "{key:?}"),
+                None => assert!(
+                    !matches!(answer.standing, Standing::Recorded | Standing::Compacted),
+                    "{key:?}"
+                ),
+            }
             if answer.standing == Standing::NeverAccepted {
                 self.never.insert(key.clone());
             }
@@ -90,6 +108,8 @@ impl Run {
         }
         let operations = &self.model.memory.operations;
         assert!(self.never.iter().all(|key| !operations.contains_key(key)), "{command:?}");
+        let forgotten = &self.model.memory.forgotten;
+        assert!(self.never.iter().all(|key| !forgotten.contains_key(key)), "{command:?}");
     }
 
     /// One line in a document for each APPLIED operation, no more and no less (I2, I3).
@@ -104,6 +124,7 @@ impl Run {
             .memory
             .operations
             .values()
+            .chain(self.model.memory.forgotten.values())
             .filter(|row| row.state == OperationState::Applied)
             .count();
         assert_eq!(lines, applied);

@@ -246,7 +246,9 @@ impl Api {
         let key = identity.key(account);
         let command = Command::Probe { key: key.clone(), mint_time: mint };
         match self.engine().run(command).await {
-            Ok(Reply::Probed(answer)) if answer.standing == Standing::Recorded => {
+            Ok(Reply::Probed(answer))
+                if matches!(answer.standing, Standing::Recorded | Standing::Compacted) =>
+            {
                 // It arrived between the look-up and the probe.
                 let shown = self.look_up(&key).await?.ok_or(Refusal::Internal)?;
                 Ok(recorded(identity, &shown, now))
@@ -314,7 +316,7 @@ fn recorded(
     });
     proto::GetOperationResponse {
         operation_id: asked.id.to_string(),
-        standing: proto::Standing::Recorded.into(),
+        standing: operations::standing(shown.standing()).into(),
         operation: Some(shown.operation()),
         deliveries: shown.deliveries(),
         recovery: Some(shown.recovery(None)),

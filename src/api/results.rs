@@ -185,13 +185,13 @@ fn chunk(bytes: i32) -> Result<i64, Invalid> {
 
 /// What is said of a body that can be read, or why there is none.
 fn kept(operation: &Operation) -> Result<ResultInfo, Refusal> {
-    match &operation.result {
-        Some(info) if info.kept => Ok(info.clone()),
-        Some(info) => Err(not_kept(operation.state, info)),
-        None if operation.state.is_final() => {
+    match (operation.body(), &operation.result) {
+        (Some(info), _) => Ok(info.clone()),
+        (None, Some(info)) => Err(not_kept(operation.state, info)),
+        (None, None) if operation.state.is_final() => {
             Err(Refusal::ResultNotKept { state: operation.state, size: None })
         }
-        None => Err(Refusal::ResultNotReady { state: operation.state }),
+        (None, None) => Err(Refusal::ResultNotReady { state: operation.state }),
     }
 }
 

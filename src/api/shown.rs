@@ -8,6 +8,7 @@ use crate::{
         lock::Lock,
         operation::Operation,
         recovery::{self, Circumstances, Projected},
+        standing::Standing,
     },
     proto,
     store::query::LookedUp,
@@ -58,6 +59,14 @@ impl Shown {
             self.operation.delivery_sequence.is_some() && self.deliveries.is_empty();
         // A sealed id has no target that could be read.
         lacks_delivery || (self.projected.is_none() && !self.operation.is_sealed())
+    }
+
+    /// What is said of its id.
+    pub(super) fn standing(&self) -> Standing {
+        match self.operation.is_compacted() {
+            true => Standing::Compacted,
+            false => Standing::Recorded,
+        }
     }
 
     /// The operation for a caller.

@@ -46,6 +46,7 @@ pub fn operation(operation: &Operation) -> Value {
         "replayCount": operation.replay_count,
         "lastReplayTime": time(operation.last_replay_time.as_ref()),
         "waitingFor": operation.waiting_for.as_ref().map(lock),
+        "compacted": operation.compacted,
     })
 }
 

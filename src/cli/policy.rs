@@ -193,6 +193,7 @@ fn field(policy: &mut Policy, setting: Setting) -> Field<'_> {
         Setting::AdmissionWindow => Field::Span(&mut policy.admission_window),
         Setting::RecordRetention => Field::Span(&mut policy.record_retention),
         Setting::TombstoneRetention => Field::Span(&mut policy.tombstone_retention),
+        Setting::AuditRetention => Field::Span(&mut policy.audit_retention),
         Setting::AckWindow => Field::Span(&mut policy.ack_window),
         Setting::AckDeadline => Field::Span(&mut policy.ack_deadline),
         Setting::RetryBudget => Field::Small(&mut policy.retry_budget),

@@ -123,6 +123,10 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub tombstone_retention: Option<Span>,
+    /// How long an audit trail is kept after the end, not beyond its tombstone [default: 400d]
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
+    pub audit_retention: Option<Span>,
     /// How long a result may wait for its ack [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]

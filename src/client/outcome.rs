@@ -71,8 +71,6 @@ pub struct Lapsed {
     pub next: RecoveryAction,
     /// What is known and what is not, for people.
     pub text: String,
-    /// What is left of the record, where a compact one is kept.
-    pub operation: Option<Operation>,
 }
 
 impl Answer {
@@ -110,7 +108,7 @@ impl Outcome {
     pub fn of_look_up(identity: &OperationIdentity, response: GetOperationResponse) -> Self {
         let recovery = response.recovery.clone().unwrap_or_default();
         match response.standing() {
-            Standing::Recorded => {
+            Standing::Recorded | Standing::Compacted => {
                 let Some(operation) = response.operation else {
                     return Outcome::in_doubt(identity, recovery, None);
                 };
@@ -123,9 +121,7 @@ impl Outcome {
                     projection: response.projection,
                 })
             }
-            Standing::Compacted | Standing::EvidenceExpired => {
-                Outcome::lapsed(identity, &recovery, response.operation)
-            }
+            Standing::EvidenceExpired => Outcome::lapsed(identity, &recovery),
             Standing::NotAcceptedYet | Standing::NeverAccepted | Standing::Unspecified => {
                 Outcome::in_doubt(identity, recovery, response.operation)
             }
@@ -180,11 +176,7 @@ impl Outcome {
         }))
     }
 
-    pub(crate) fn lapsed(
-        identity: &OperationIdentity,
-        recovery: &Recovery,
-        operation: Option<Operation>,
-    ) -> Self {
+    pub(crate) fn lapsed(identity: &OperationIdentity, recovery: &Recovery) -> Self {
         let text = match recovery.text.is_empty() {
             false => recovery.text.clone(),
             true => format!(
@@ -196,7 +188,6 @@ impl Outcome {
             identity: identity.clone(),
             next: named(recovery, RecoveryAction::ReadCurrentState),
             text,
-            operation,
         }))
     }
 
@@ -319,7 +310,7 @@ mod tests {
         let rows = [
             (Standing::Recorded, applied(), "known", RecoveryAction::ShowResult),
             (Standing::Recorded, None, "unknown", RecoveryAction::ResubmitSameId),
-            (Standing::Compacted, applied(), "expired", RecoveryAction::ReadCurrentState),
+            (Standing::Compacted, applied(), "known", RecoveryAction::ShowResult),
             (Standing::EvidenceExpired, None, "expired", RecoveryAction::ReadCurrentState),
             (Standing::NotAcceptedYet, None, "unknown", RecoveryAction::ResubmitSameId),
             (Standing::Unspecified, None, "unknown", RecoveryAction::ResubmitSameId),

@@ -159,7 +159,7 @@ mod tests {
             (answer(Recorded, State::Accepted, Wait), "pending"),
             (answer(Recorded, State::Running, Wait), "pending"),
             (answer(Recorded, State::Unknown, RecoveryAction::Reconcile), "unknown"),
-            (answer(Compacted, State::Applied, ShowResult), "expired"),
+            (answer(Compacted, State::Applied, ShowResult), "known"),
             (answer(EvidenceExpired, State::Unspecified, ReadCurrentState), "expired"),
             (answer(NotAcceptedYet, State::Unspecified, ResubmitSameId), "unsent"),
             (answer(NotAcceptedYet, State::Unspecified, Wait), "unknown"),

@@ -198,7 +198,7 @@ fn outcome_of(
                 action: RecoveryAction::ReadCurrentState.into(),
                 text: last.text.clone(),
             };
-            Ok(Outcome::lapsed(identity, &recovery, None))
+            Ok(Outcome::lapsed(identity, &recovery))
         }
         Err(SendError::OutcomeUnknown { identity, last, .. }) => {
             Ok(Outcome::unanswered(&identity, *last))

@@ -376,6 +376,12 @@ pub enum Swept {
     InboxRetired,
     /// An account was closed for ids up to a later time.
     AccountClosed,
+    /// A record became its tombstone.
+    Compacted,
+    /// The audit chain of a tombstone went.
+    TrailRemoved,
+    /// A tombstone went, and the evidence floor rose.
+    Forgotten,
 }
 
 /// Which deliveries an offer may put in flight.

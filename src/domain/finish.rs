@@ -15,6 +15,7 @@ use super::{
     lock::{Holder, Lock},
     operation::{Operation, Outcome, PayloadKind, RejectionReason, ResultInfo, ResultKind},
     policy::Policy,
+    retire,
     world::{
         World,
         needs::{Body, Unloaded},
@@ -89,7 +90,8 @@ pub(super) fn finish(
     operation.certainty = outcome.certainty();
     operation.outcome_version += 1;
     operation.end_time = Some(world.now());
-    operation.due_time = None;
+    let policy = world.policy(&operation.key.account)?;
+    operation.due_time = retire::due(operation, &policy);
     operation.wait_ticket = None;
     let (kind, text) = match &outcome {
         Outcome::Applied(change) => {

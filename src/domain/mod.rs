@@ -37,6 +37,7 @@ pub mod recovery;
 pub mod redrive;
 pub mod refusal;
 mod release;
+mod retire;
 #[cfg(test)]
 pub(crate) mod sample;
 mod seal;

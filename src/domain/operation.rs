@@ -215,6 +215,26 @@ pub enum Arguments {
     Apart,
 }
 
+/// What is left of a record; forward only (contract section 3). The numbers are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retained {
+    /// All of it.
+    Whole = 1,
+    /// The tombstone: all but arguments, the body of the result, and labels.
+    Tombstone = 2,
+    /// The tombstone; the rows of its audit chain are gone, and their head stays.
+    WithoutTrail = 3,
+}
+
+impl Retained {
+    /// Reads a stored number.
+    pub fn from_stored(number: i16) -> Option<Self> {
+        [Self::Whole, Self::Tombstone, Self::WithoutTrail]
+            .into_iter()
+            .find(|retained| *retained as i16 == number)
+    }
+}
+
 /// Which payload of an operation; each stands in the payload table. The numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PayloadKind {
@@ -249,14 +269,15 @@ pub struct ResultInfo {
     pub sha256: [u8; 32],
     /// Their type.
     pub content_type: String,
-    /// Whether they were kept; if not, they were above the limit of results at the time.
+    /// Whether they were kept when it ended; if not, they were above the limit of results then.
+    /// They are gone once the record is compacted.
     pub kept: bool,
 }
 
 impl ResultInfo {
-    /// Whether the body travels with its news: it was kept and is within `limit` bytes.
+    /// Whether a body that can be read travels with its news: it is within `limit` bytes.
     pub fn is_inline(&self, limit: usize) -> bool {
-        self.kept && usize::try_from(self.size).is_ok_and(|size| size <= limit)
+        usize::try_from(self.size).is_ok_and(|size| size <= limit)
     }
 }
 
@@ -315,12 +336,24 @@ pub struct Operation {
     pub replay_count: i64,
     /// When it was last attached to or replayed.
     pub last_replay_time: Option<Timestamp>,
+    /// What is left of it.
+    pub retained: Retained,
 }
 
 impl Operation {
     /// Whether the id was sealed: recorded without intent, so that nothing under it can execute.
     pub fn is_sealed(&self) -> bool {
         self.digest.is_none()
+    }
+
+    /// Whether only its tombstone is left.
+    pub fn is_compacted(&self) -> bool {
+        self.retained > Retained::Whole
+    }
+
+    /// What is said of the body of its result, while the body can still be read.
+    pub fn body(&self) -> Option<&ResultInfo> {
+        self.result.as_ref().filter(|result| result.kept && !self.is_compacted())
     }
 
     /// What it acts on.

@@ -25,6 +25,9 @@ pub struct Policy {
     /// How long a tombstone is kept after the operation's end.
     #[serde(with = "span_text")]
     pub tombstone_retention: Span,
+    /// How long the audit trail of an operation is kept after its end; not beyond its tombstone.
+    #[serde(with = "span_text")]
+    pub audit_retention: Span,
     /// How long a result may wait for its ack, from the moment it is queued.
     #[serde(with = "span_text")]
     pub ack_window: Span,
@@ -77,6 +80,7 @@ impl Default for Policy {
             admission_window: Span::hours(24),
             record_retention: Span::days(30),
             tombstone_retention: Span::days(400),
+            audit_retention: Span::days(400),
             ack_window: Span::minutes(15),
             ack_deadline: Span::seconds(30),
             retry_budget: 10,
@@ -165,6 +169,7 @@ impl Policy {
             ("admission_window", self.admission_window),
             ("record_retention", self.record_retention),
             ("tombstone_retention", self.tombstone_retention),
+            ("audit_retention", self.audit_retention),
             ("ack_window", self.ack_window),
             ("ack_deadline", self.ack_deadline),
             ("backoff_first", self.backoff_first),
@@ -233,6 +238,15 @@ impl Policy {
             (
                 self.tombstone_retention > self.record_retention,
                 ("tombstone_retention", "must be longer than", "record_retention", gone),
+            ),
+            (
+                self.audit_retention >= self.record_retention,
+                (
+                    "audit_retention",
+                    "must not be shorter than",
+                    "record_retention",
+                    "a whole record has its trail",
+                ),
             ),
             (
                 self.inbox_idle_retention > self.ack_window,

@@ -39,9 +39,7 @@ pub struct Circumstances<'a> {
 pub fn of_operation(operation: &Operation, beside: Circumstances<'_>) -> Recovery {
     let id = &operation.key.id;
     let (action, known) = match (&operation.outcome, operation.state) {
-        (Some(Outcome::Applied(change)), _) => {
-            (RecoveryAction::ShowResult, applied(operation, change, beside.projected))
-        }
+        (Some(Outcome::Applied(change)), _) => applied(operation, change, beside.projected),
         (Some(Outcome::Rejected(rejection)), _) => rejected(id, rejection),
         (Some(Outcome::Cancelled { .. }), _) if operation.is_sealed() => (
             RecoveryAction::NewIdSafe,
@@ -146,7 +144,11 @@ pub fn of_trial(operation: &Operation) -> Recovery {
     }
 }
 
-fn applied(operation: &Operation, change: &DocumentChange, projected: Option<Projected>) -> String {
+fn applied(
+    operation: &Operation,
+    change: &DocumentChange,
+    projected: Option<Projected>,
+) -> (RecoveryAction, String) {
     let (id, target) = (&operation.key.id, operation.target.as_str());
     let revision = change.result_revision;
     let did = match change.hash_after.is_empty() {
@@ -162,7 +164,18 @@ fn applied(operation: &Operation, change: &DocumentChange, projected: Option<Pro
         }
         Some(_) | None => String::new(),
     };
-    format!("{did}{now}. Show the result.")
+    // Where a body is gone, the present is read before anything else is proposed (R48).
+    let body_is_gone =
+        operation.result.as_ref().is_some_and(|result| result.kept) && operation.body().is_none();
+    match body_is_gone {
+        false => (RecoveryAction::ShowResult, format!("{did}{now}. Show the result.")),
+        true => (
+            RecoveryAction::ReadCurrentState,
+            format!(
+                "{did}{now}. The body of its result is no longer kept. Read {target} as it is now."
+            ),
+        ),
+    }
 }
 
 fn rejected(id: &OperationId, rejection: &Rejection) -> (RecoveryAction, String) {

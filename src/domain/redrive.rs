@@ -105,14 +105,14 @@ fn look(world: &World, key: &DeliveryKey) -> Result<Result<Ended, Otherwise>, Un
             otherwise(RedriveOutcome::Retired)
         }
         DeliveryState::Expired | DeliveryState::Dead => {
-            // Without its operation there is nothing that it could show.
+            // Without its whole record there is nothing that it could show.
             match world.operation(&delivery.operation_key(), Access::Write)? {
-                Some(operation) => Ok(Ok(Ended {
+                Some(operation) if !operation.is_compacted() => Ok(Ok(Ended {
                     inbox: inbox.clone(),
                     delivery: delivery.clone(),
                     operation: operation.clone(),
                 })),
-                None => otherwise(RedriveOutcome::Retired),
+                Some(_) | None => otherwise(RedriveOutcome::Retired),
             }
         }
     }

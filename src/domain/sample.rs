@@ -7,7 +7,9 @@ use super::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     ids::{Account, InboxName, MintTime, OperationId, Target, Timestamp},
     intent::{IntentDigest, LockMode},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
+    operation::{
+        Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind, Retained,
+    },
 };
 
 /// An accepted operation on `notes/a`.
@@ -42,6 +44,7 @@ pub(crate) fn operation(id: &str) -> Operation {
         audit: AuditHead::default(),
         replay_count: 0,
         last_replay_time: None,
+        retained: Retained::Whole,
     }
 }
 

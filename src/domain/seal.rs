@@ -17,6 +17,7 @@ use super::{
     intent::{IntentDigest, LockMode},
     operation::{
         Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome, ResultKind,
+        Retained,
     },
     standing,
     submit::ensure_account,
@@ -72,5 +73,6 @@ fn without_intent(world: &World, key: &OperationKey, mint_time: MintTime) -> Ope
         audit: AuditHead::default(),
         replay_count: 0,
         last_replay_time: None,
+        retained: Retained::Whole,
     }
 }

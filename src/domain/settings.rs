@@ -51,6 +51,8 @@ pub enum Setting {
     ResultBytesMax = 18,
     /// See the name.
     InlinePayloadBytesMax = 19,
+    /// See the name.
+    AuditRetention = 20,
 }
 
 /// Where a setting stands in a policy; its type is its unit.
@@ -104,7 +106,7 @@ impl Slot<'_> {
 
 impl Setting {
     /// Every setting.
-    pub const ALL: [Setting; 19] = [
+    pub const ALL: [Setting; 20] = [
         Setting::AdmissionWindow,
         Setting::RecordRetention,
         Setting::TombstoneRetention,
@@ -124,6 +126,7 @@ impl Setting {
         Setting::DocumentBytesMax,
         Setting::ResultBytesMax,
         Setting::InlinePayloadBytesMax,
+        Setting::AuditRetention,
     ];
 
     /// Its name, as in the policy table of the settings.
@@ -148,6 +151,7 @@ impl Setting {
             Setting::DocumentBytesMax => "document_bytes_max",
             Setting::ResultBytesMax => "result_bytes_max",
             Setting::InlinePayloadBytesMax => "inline_payload_bytes_max",
+            Setting::AuditRetention => "audit_retention",
         }
     }
 
@@ -172,7 +176,8 @@ impl Setting {
             | Setting::StartDeadline
             | Setting::MaxClockSkew
             | Setting::InboxIdleRetention
-            | Setting::InboxSlots => self.name(),
+            | Setting::InboxSlots
+            | Setting::AuditRetention => self.name(),
         }
     }
 
@@ -198,6 +203,7 @@ impl Setting {
             Setting::DocumentBytesMax => Slot::Bytes(&mut policy.document_bytes_max),
             Setting::ResultBytesMax => Slot::Bytes(&mut policy.result_bytes_max),
             Setting::InlinePayloadBytesMax => Slot::Bytes(&mut policy.inline_payload_bytes_max),
+            Setting::AuditRetention => Slot::Span(&mut policy.audit_retention),
         }
     }
 

@@ -74,6 +74,7 @@ impl Kept {
     /// What a row is.
     pub fn of(row: Option<&Operation>) -> Self {
         match row {
+            Some(row) if row.is_compacted() => Kept::Tombstone,
             Some(_) => Kept::Record,
             None => Kept::Nothing,
         }

@@ -18,7 +18,7 @@ use super::{
     lock::{Lock, TargetKey},
     operation::{
         Arguments, EffectCertainty, INLINE_BYTES_MAX, Operation, OperationState, PayloadKind,
-        ResultKind,
+        ResultKind, Retained,
     },
     policy::Policy,
     refusal::Refusal,
@@ -261,5 +261,6 @@ fn accepted(world: &mut World, submit: &Submit, policy: &Policy) -> Operation {
         audit: AuditHead::default(),
         replay_count: 0,
         last_replay_time: None,
+        retained: Retained::Whole,
     }
 }

@@ -11,7 +11,7 @@ use super::{
     inboxes,
     lock::TargetKey,
     operation::{OperationKey, OperationState},
-    release,
+    release, retire,
     world::{World, needs::Access},
 };
 
@@ -43,13 +43,18 @@ pub(super) fn delivery(world: &mut World, key: &DeliveryKey) -> Decided<Reply> {
     }))
 }
 
-/// An operation past its start deadline.
+/// An operation past its start deadline, or one whose record ages.
 pub(super) fn operation(world: &mut World, key: &OperationKey) -> Decided<Reply> {
-    let now = world.now();
-    let overdue = world.operation(key, Access::Write)?.cloned().filter(|operation| {
-        operation.state == OperationState::Accepted && operation.start_deadline <= now
-    });
-    let Some(mut operation) = overdue else { return Ok(Reply::Swept(Swept::Nothing)) };
+    let nothing = Ok(Reply::Swept(Swept::Nothing));
+    let Some(mut operation) = world.operation(key, Access::Write)?.cloned() else {
+        return nothing;
+    };
+    if operation.end_time.is_some() {
+        return retire::sweep(world, operation);
+    }
+    if operation.state != OperationState::Accepted || operation.start_deadline > world.now() {
+        return nothing;
+    }
     cancel::end_waiting(world, &mut operation, release::start_deadline_passed(), SWEEPER)?;
     Ok(Reply::Swept(Swept::StartDeadline))
 }

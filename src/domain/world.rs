@@ -69,6 +69,7 @@ pub struct World {
     surroundings: Surroundings,
     operations: Rows<OperationKey, Operation>,
     stored_arguments: BTreeMap<OperationKey, Bytes>,
+    emptied: BTreeSet<OperationKey>,
     new_payloads: BTreeMap<(OperationKey, PayloadKind), Bytes>,
     accounts: Rows<Account, AccountRow>,
     documents: Rows<TargetKey, Document>,
@@ -81,6 +82,7 @@ pub struct World {
     oldest_open: BTreeSet<InboxKey>,
     oldest_kept: BTreeMap<InboxKey, Found>,
     audit: Vec<AuditRow>,
+    trails: BTreeSet<OperationKey>,
     handed: Vec<DeliveryKey>,
     follow_ups: Vec<Command>,
     undo: Vec<Undo>,
@@ -93,6 +95,7 @@ impl World {
             surroundings,
             operations: Rows::new(),
             stored_arguments: BTreeMap::new(),
+            emptied: BTreeSet::new(),
             new_payloads: BTreeMap::new(),
             accounts: Rows::new(),
             documents: Rows::new(),
@@ -105,6 +108,7 @@ impl World {
             oldest_open: BTreeSet::new(),
             oldest_kept: BTreeMap::new(),
             audit: Vec::new(),
+            trails: BTreeSet::new(),
             handed: Vec::new(),
             follow_ups: Vec::new(),
             undo: Vec::new(),
@@ -311,6 +315,7 @@ impl World {
     pub fn into_changes(self) -> Changes {
         Changes {
             operations: self.operations.into_changes(),
+            emptied: self.emptied.into_iter().collect(),
             payloads: self
                 .new_payloads
                 .into_iter()
@@ -322,6 +327,7 @@ impl World {
             inboxes: self.inboxes.into_changes(),
             deliveries: self.deliveries.into_changes(),
             audit: self.audit,
+            trails: self.trails.into_iter().collect(),
         }
     }
 }

@@ -50,6 +50,8 @@ pub enum DueKind {
     Inboxes,
     /// Accounts that may close for more old ids.
     Accounts,
+    /// Operations that have ended and age.
+    Records,
 }
 
 /// One row that is due.

@@ -65,16 +65,15 @@ pub(super) fn with_body<'a>(
     results: impl Iterator<Item = &'a Joined>,
     inline: usize,
 ) -> Vec<OperationKey> {
-    let has_body = |operation: &Operation| {
-        operation.result.as_ref().is_some_and(|result| result.is_inline(inline))
-    };
+    let has_body =
+        |operation: &Operation| operation.body().is_some_and(|body| body.is_inline(inline));
     let with_body = results.filter(|(_, operation)| has_body(operation));
     with_body.map(|(_, operation)| operation.key.clone()).collect()
 }
 
 /// About how many bytes a result takes in a message.
 pub(super) fn estimated_bytes((delivery, operation): &Joined, inline: usize) -> usize {
-    let body = match &operation.result {
+    let body = match operation.body() {
         Some(result) if result.is_inline(inline) => usize::try_from(result.size).unwrap_or(inline),
         Some(_) | None => 0,
     };

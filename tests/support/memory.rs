@@ -16,7 +16,7 @@ use receiptd::domain::{
     ids::{Account, Span, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Operation, OperationKey, PayloadKind},
+    operation::{Arguments, Operation, OperationKey, PayloadKind, Retained},
     policy::Policy,
     record::unpack_events,
     refusal::Refusal,
@@ -41,6 +41,10 @@ pub struct Memory {
     pub inboxes: BTreeMap<InboxKey, Inbox>,
     pub deliveries: BTreeMap<DeliveryKey, Delivery>,
     pub audit: Vec<AuditRow>,
+    /// Every row that was ever written, also of chains that are gone.
+    pub history: Vec<AuditRow>,
+    /// Operations whose last row is gone, as they stood then.
+    pub forgotten: BTreeMap<OperationKey, Operation>,
     pub attached: BTreeMap<InboxKey, Attached>,
     /// What others do between two rounds of the next command: the last one first.
     pub others: Vec<Command>,
@@ -68,6 +72,8 @@ impl Memory {
             inboxes: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             audit: Vec::new(),
+            history: Vec::new(),
+            forgotten: BTreeMap::new(),
             attached: BTreeMap::new(),
             others: Vec::new(),
             deferrals: 0,
@@ -251,7 +257,23 @@ impl Memory {
 
     fn save(&mut self, world: World) {
         let changes = world.into_changes();
+        for row in &changes.operations.inserts {
+            let before = self.forgotten.get(&row.key);
+            assert!(
+                before.is_none_or(|before| before.mint_time < row.mint_time),
+                "an id that was used is never executed again (I18)"
+            );
+        }
+        for row in &changes.operations.deletes {
+            self.forgotten.insert(row.key.clone(), row.clone());
+        }
         apply(&mut self.operations, changes.operations, |row| row.key.clone());
+        for key in &changes.emptied {
+            let row = &self.operations[key];
+            let nothing = row.arguments == Arguments::Inline(Bytes::new()) && row.labels.is_empty();
+            assert!(nothing, "a tombstone holds nothing of the payloads");
+            self.payloads.retain(|(owner, _), _| owner != key);
+        }
         for row in changes.payloads {
             let before = self.payloads.insert((row.key, row.kind), row.body);
             assert!(before.is_none(), "a payload is written once");
@@ -271,7 +293,9 @@ impl Memory {
         apply(&mut self.locks, changes.locks, |row| row.key.clone());
         apply(&mut self.inboxes, changes.inboxes, |row| row.key.clone());
         apply(&mut self.deliveries, changes.deliveries, |row| row.key.clone());
+        self.history.extend(changes.audit.iter().cloned());
         self.audit.extend(changes.audit);
+        self.audit.retain(|row| row.operation().is_none_or(|key| !changes.trails.contains(key)));
     }
 
     /// Recounts and walks the chains.
@@ -297,6 +321,10 @@ impl Memory {
             assert_eq!(i64::try_from(tickets.len()).expect("small"), waiting, "one ticket each");
             assert!(tickets.iter().flatten().all(|ticket| *ticket < lock.next_ticket));
         }
+        for (key, row) in &self.forgotten {
+            let floor = self.accounts[&key.account].evidence_floor;
+            assert!(row.mint_time.to_timestamp() <= floor, "the floor stands over what is gone");
+        }
         for operation in self.operations.values() {
             let target = TargetKey {
                 account: operation.key.account.clone(),
@@ -304,8 +332,23 @@ impl Memory {
             };
             assert!(operation.wait_ticket.is_none() || self.locks.contains_key(&target));
             assert_eq!(operation.end_time.is_some(), operation.state.is_final());
-            self.check_chain(&AuditChain::Operation(operation.key.clone()), operation.audit);
+            self.check_aging(operation);
+            if operation.retained != Retained::WithoutTrail {
+                self.check_chain(&AuditChain::Operation(operation.key.clone()), operation.audit);
+            }
         }
+    }
+
+    /// What ages has a time for it, and what is gone is below its account's floor.
+    fn check_aging(&self, operation: &Operation) {
+        let whole = operation.retained == Retained::Whole;
+        assert!(whole || operation.end_time.is_some(), "only what has ended ages");
+        assert_eq!(
+            operation.end_time.is_some(),
+            operation.due_time.is_some_and(|_| operation.state.is_final())
+        );
+        let open = operation.delivery_key().and_then(|key| self.deliveries.get(&key));
+        assert!(whole || open.is_none_or(|row| !row.state.is_open()), "open news holds its record");
     }
 
     fn check_inbox(&self, inbox: &Inbox) {
@@ -365,11 +408,12 @@ impl Memory {
     fn count_events(&self, inbox: &Inbox, kind: AuditKind) -> i64 {
         let into = |row: &&AuditRow| {
             let Some(key) = row.operation() else { return false };
-            self.operations[key].inbox.as_ref() == Some(&inbox.key.inbox)
+            let known = self.operations.get(key).or_else(|| self.forgotten.get(key));
+            known.is_some_and(|row| row.inbox.as_ref() == Some(&inbox.key.inbox))
                 && key.account == inbox.key.account
         };
         let events = self
-            .audit
+            .history
             .iter()
             .filter(into)
             .flat_map(|row| unpack_events(&row.events).expect("packed by this release"))

@@ -188,6 +188,8 @@ pub fn policy() -> Policy {
         result_bytes_max: 6,
         admission_window: Span::seconds(250),
         record_retention: Span::seconds(300),
+        audit_retention: Span::seconds(400),
+        tombstone_retention: Span::seconds(500),
         inbox_idle_retention: Span::seconds(400),
         ..Policy::default()
     }

@@ -160,6 +160,7 @@ pub fn policy(policy: &Policy) -> proto::Policy {
         result_limit_bytes: bytes(policy.result_bytes_max),
         inline_payload_limit_bytes: bytes(policy.inline_payload_bytes_max),
         inbox_idle_retention: Some(duration(policy.inbox_idle_retention)),
+        audit_retention: Some(duration(policy.audit_retention)),
     }
 }
 

@@ -49,6 +49,7 @@ pub fn operation(operation: &Operation, waiting_for: Option<&Lock>) -> proto::Op
         replay_count: operation.replay_count,
         last_replay_time: operation.last_replay_time.map(timestamp),
         waiting_for: waiting_for.filter(|_| waits).map(lock),
+        compacted: operation.is_compacted(),
     }
 }
 

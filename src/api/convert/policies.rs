@@ -144,6 +144,7 @@ fn value(setting: Setting, asked: &proto::Policy) -> Result<i64, Invalid> {
         Setting::DocumentBytesMax => count(asked.document_limit_bytes),
         Setting::ResultBytesMax => count(asked.result_limit_bytes),
         Setting::InlinePayloadBytesMax => count(asked.inline_payload_limit_bytes),
+        Setting::AuditRetention => span(asked.audit_retention.as_ref()),
     }
 }
 

@@ -59,6 +59,9 @@ pub struct Payload {
 pub struct Changes {
     /// Operations.
     pub operations: TableChanges<Operation>,
+    /// Operations of which only the tombstone stays: their inline arguments, their labels, and what
+    /// is kept apart.
+    pub emptied: Vec<OperationKey>,
     /// What is kept apart from the operations: inserts only.
     pub payloads: Vec<Payload>,
     /// Accounts.
@@ -71,14 +74,17 @@ pub struct Changes {
     pub inboxes: TableChanges<Inbox>,
     /// Deliveries.
     pub deliveries: TableChanges<Delivery>,
-    /// Audit rows: inserts only, each chain in order.
+    /// Audit rows, each chain in order.
     pub audit: Vec<AuditRow>,
+    /// Operations whose audit chain goes.
+    pub trails: Vec<OperationKey>,
 }
 
 impl Changes {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
+            && self.emptied.is_empty()
             && self.payloads.is_empty()
             && self.accounts.is_empty()
             && self.documents.is_empty()
@@ -86,11 +92,13 @@ impl Changes {
             && self.inboxes.is_empty()
             && self.deliveries.is_empty()
             && self.audit.is_empty()
+            && self.trails.is_empty()
     }
 
     /// How many rows are sent to the store (the row budget counts them).
     pub fn rows(&self) -> usize {
         self.operations.len()
+            + self.emptied.len()
             + self.payloads.len()
             + self.accounts.len()
             + self.documents.len()
@@ -98,5 +106,6 @@ impl Changes {
             + self.inboxes.len()
             + self.deliveries.len()
             + self.audit.len()
+            + self.trails.len()
     }
 }

@@ -35,6 +35,8 @@ pub(super) enum Undo {
     Inbox(InboxKey, (Option<Inbox>, bool)),
     Delivery(DeliveryKey, Option<(Option<Delivery>, bool)>),
     Audit,
+    Emptied(OperationKey),
+    Trail(OperationKey),
     Payload(OperationKey, PayloadKind),
     Handed(InboxKey),
     FollowUp,
@@ -51,6 +53,33 @@ impl World {
             .ok_or_else(|| unloaded(Need::Operation(key.clone(), Access::Write)))?;
         self.undo.push(Undo::Operation(key, before));
         Ok(())
+    }
+
+    /// Leaves the tombstone of an operation, and lets go of everything that it no longer holds.
+    pub fn empty_operation(&mut self, tombstone: Operation) -> Result<(), Unloaded> {
+        let key = tombstone.key.clone();
+        self.put_operation(tombstone)?;
+        if self.emptied.insert(key.clone()) {
+            self.undo.push(Undo::Emptied(key));
+        }
+        Ok(())
+    }
+
+    /// Deletes an operation that was declared with [`Access::Write`].
+    pub fn delete_operation(&mut self, key: &OperationKey) -> Result<(), Unloaded> {
+        let before = self
+            .operations
+            .set(key, None)
+            .ok_or_else(|| unloaded(Need::Operation(key.clone(), Access::Write)))?;
+        self.undo.push(Undo::Operation(key.clone(), before));
+        Ok(())
+    }
+
+    /// Lets the rows of an operation's audit chain go.
+    pub fn drop_trail(&mut self, key: OperationKey) {
+        if self.trails.insert(key.clone()) {
+            self.undo.push(Undo::Trail(key));
+        }
     }
 
     /// Keeps bytes apart from their operation's row; each kind once for an operation.
@@ -176,6 +205,8 @@ impl World {
                 Undo::Delivery(key, None) => drop(self.deliveries.rows.remove(&key)),
                 Undo::Delivery(key, Some(before)) => self.deliveries.restore(&key, before),
                 Undo::Audit => drop(self.audit.pop()),
+                Undo::Emptied(key) => drop(self.emptied.remove(&key)),
+                Undo::Trail(key) => drop(self.trails.remove(&key)),
                 Undo::FollowUp => drop(self.follow_ups.pop()),
                 Undo::Payload(key, kind) => drop(self.new_payloads.remove(&(key, kind))),
                 Undo::Handed(inbox) => {

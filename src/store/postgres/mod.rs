@@ -149,6 +149,9 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("load_oldest_open", load::OLDEST_OPEN),
         ("load_oldest_kept", load::OLDEST_KEPT),
         ("update_operations", save::UPDATE_OPERATIONS),
+        ("delete_operations", save::DELETE_OPERATIONS),
+        ("empty_operations", save::EMPTY_OPERATIONS),
+        ("delete_payloads", save::DELETE_PAYLOADS),
         ("update_accounts", save::UPDATE_ACCOUNTS),
         ("update_documents", save::UPDATE_DOCUMENTS),
         ("update_locks", save::UPDATE_LOCKS),
@@ -156,6 +159,7 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("update_inboxes", save::UPDATE_INBOXES),
         ("update_deliveries", save::UPDATE_DELIVERIES),
         ("delete_deliveries", save::DELETE_DELIVERIES),
+        ("delete_trails", save::DELETE_TRAILS),
         ("look_up_deliveries", read::LOOK_UP_DELIVERIES),
         ("look_up_documents", read::LOOK_UP_DOCUMENTS),
         ("look_up_locks", read::LOOK_UP_LOCKS),
@@ -179,6 +183,7 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("due_locks", read_due::DUE_LOCKS),
         ("due_inboxes", read_due::DUE_INBOXES),
         ("due_accounts", read_due::DUE_ACCOUNTS),
+        ("due_records", read_due::DUE_RECORDS),
         ("sweep_batches", read_due::SWEEP_BATCHES),
     ]
 }

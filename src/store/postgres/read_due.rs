@@ -42,9 +42,9 @@ struct Entry {
 /// entries to the next, a probe each; the join then takes them in that order and stops at the
 /// limit, since LATERAL is always a nested loop. Parameters: bucket, due time and account of the
 /// position, the offset of the clock, the limit, then the rest of the position. What goes beyond
-/// the account begins with a comma.
+/// the account begins with a comma; `only` names the part of the table that its index holds.
 macro_rules! due {
-    ($table:literal, $columns:literal, $rest:literal, $position:literal) => {
+    ($table:literal, $only:literal, $columns:literal, $rest:literal, $position:literal) => {
         concat!(
             "WITH RECURSIVE clock AS MATERIALIZED (SELECT ",
             clock!("$4"),
@@ -52,12 +52,16 @@ macro_rules! due {
             buckets AS (
                 (SELECT r.bucket FROM ",
             $table,
-            " r WHERE r.bucket >= $1::smallint AND r.due_time IS NOT NULL
+            " r WHERE r.bucket >= $1::smallint AND r.due_time IS NOT NULL",
+            $only,
+            "
                 ORDER BY r.bucket, r.due_time LIMIT 1)
                 UNION ALL
                 SELECT (SELECT r.bucket FROM ",
             $table,
-            " r WHERE r.bucket > b.bucket AND r.due_time IS NOT NULL
+            " r WHERE r.bucket > b.bucket AND r.due_time IS NOT NULL",
+            $only,
+            "
                     ORDER BY r.bucket, r.due_time LIMIT 1)
                 FROM buckets b WHERE b.bucket IS NOT NULL)
             SELECT b.bucket, r.due_time, r.account",
@@ -65,7 +69,9 @@ macro_rules! due {
             " FROM clock CROSS JOIN buckets b CROSS JOIN LATERAL (
                 SELECT * FROM ",
             $table,
-            " r WHERE r.bucket = b.bucket AND r.due_time <= clock.time
+            " r WHERE r.bucket = b.bucket AND r.due_time <= clock.time",
+            $only,
+            "
                     AND r.due_time >= CASE WHEN b.bucket = $1::smallint THEN $2::bigint
                         ELSE '-9223372036854775808'::bigint END
                     AND (b.bucket > $1::smallint
@@ -84,24 +90,40 @@ macro_rules! due {
 /// Index: deliveries_due.
 pub(super) const DUE_DELIVERIES: &str = due!(
     "receiptd.deliveries",
+    "",
     ", r.inbox, r.sequence, r.operation_id",
     ", r.inbox, r.sequence",
     ", $6::text, $7::bigint"
 );
 
 /// Index: operations_due.
-pub(super) const DUE_OPERATIONS: &str =
-    due!("receiptd.operations", ", r.operation_id", ", r.operation_id", ", $6::bytea");
+pub(super) const DUE_OPERATIONS: &str = due!(
+    "receiptd.operations",
+    " AND r.end_time IS NULL",
+    ", r.operation_id",
+    ", r.operation_id",
+    ", $6::bytea"
+);
+
+/// Index: operations_aging.
+pub(super) const DUE_RECORDS: &str = due!(
+    "receiptd.operations",
+    " AND r.end_time IS NOT NULL",
+    ", r.operation_id",
+    ", r.operation_id",
+    ", $6::bytea"
+);
 
 /// Index: locks_due.
-pub(super) const DUE_LOCKS: &str = due!("receiptd.locks", ", r.target", ", r.target", ", $6::text");
+pub(super) const DUE_LOCKS: &str =
+    due!("receiptd.locks", "", ", r.target", ", r.target", ", $6::text");
 
 /// Index: inboxes_due.
 pub(super) const DUE_INBOXES: &str =
-    due!("receiptd.inboxes", ", r.inbox", ", r.inbox", ", $6::text");
+    due!("receiptd.inboxes", "", ", r.inbox", ", r.inbox", ", $6::text");
 
 /// Index: accounts_due.
-pub(super) const DUE_ACCOUNTS: &str = due!("receiptd.accounts", "", "", "");
+pub(super) const DUE_ACCOUNTS: &str = due!("receiptd.accounts", "", "", "", "");
 
 impl PostgresStore {
     /// Rows whose `due_time` has come, at most `limit`, from `after` on.
@@ -153,6 +175,10 @@ fn due_call<'a>(kind: DueKind, start: &'a Entry, offset: Span, limit: i64) -> Ca
             parameters.push(value(&start.operation_id[..]));
             DUE_OPERATIONS
         }
+        DueKind::Records => {
+            parameters.push(value(&start.operation_id[..]));
+            DUE_RECORDS
+        }
         DueKind::Locks => {
             parameters.push(name);
             DUE_LOCKS
@@ -180,7 +206,7 @@ fn entry(kind: DueKind, row: &Row) -> Result<Entry, Unreadable> {
             entry.sequence = fields.take()?;
             entry.operation_id = fields.take()?;
         }
-        DueKind::Operations => entry.operation_id = fields.take()?,
+        DueKind::Operations | DueKind::Records => entry.operation_id = fields.take()?,
         DueKind::Locks | DueKind::Inboxes => entry.name = fields.take()?,
         DueKind::Accounts => {}
     }
@@ -199,7 +225,9 @@ fn row_of(kind: DueKind, entry: Entry) -> Result<Due, Unreadable> {
             let key = DeliveryKey { inbox: inbox(account), sequence: entry.sequence };
             Due::Delivery(key, id()?)
         }
-        DueKind::Operations => Due::Operation(OperationKey { account, id: id()? }),
+        DueKind::Operations | DueKind::Records => {
+            Due::Operation(OperationKey { account, id: id()? })
+        }
         DueKind::Locks => {
             Due::Lock(TargetKey { account, target: Target::from_stored(&entry.name) })
         }

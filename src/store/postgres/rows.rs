@@ -15,7 +15,9 @@ use crate::domain::{
     inbox::{AccountRow, Inbox},
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
+    operation::{
+        Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind, Retained,
+    },
     record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
@@ -84,7 +86,7 @@ macro_rules! operation_columns {
          o.expected_revision, o.content_type, o.arguments, o.lock_mode, o.result_kind, o.inbox, o.labels,
          o.accept_time, o.start_deadline, o.state, o.certainty, o.outcome_version,
          o.end_time, o.due_time, o.wait_ticket, o.delivery_sequence, o.audit_length,
-         o.audit_hash, o.replay_count, o.last_replay_time"
+         o.audit_hash, o.replay_count, o.last_replay_time, o.retained"
     };
 }
 
@@ -132,6 +134,7 @@ pub(super) fn operation(
         audit: AuditHead { length: fields.take()?, hash: fields.bytes()? },
         replay_count: fields.take()?,
         last_replay_time: fields.optional_time()?,
+        retained: fields.known(Retained::from_stored)?,
     })
 }
 

@@ -6,15 +6,17 @@
 //! fewer rows than it should. A row stands once in a statement, because an update applies one
 //! match per row.
 //!
-//! Deliberately not here: deletes of anything but locks and deliveries. Nothing else is deleted by
-//! a decision.
+//! Deliberately not here: deletes of accounts, documents and inboxes. None is deleted by a decision.
+
+use std::collections::BTreeMap;
 
 use super::{
     save_statements::{
-        DELETE_DELIVERIES, DELETE_LOCKS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH,
-        INSERT_DELIVERIES, INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS,
-        INSERT_PAYLOADS, UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES,
-        UPDATE_LOCKS, UPDATE_OPERATIONS,
+        DELETE_DELIVERIES, DELETE_LOCKS, DELETE_OPERATIONS, DELETE_PAYLOADS, DELETE_TRAILS,
+        EMPTY_OPERATIONS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH, INSERT_DELIVERIES,
+        INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS, INSERT_PAYLOADS,
+        UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES, UPDATE_LOCKS,
+        UPDATE_OPERATIONS,
     },
     session::{Call, Parameter, column, value},
 };
@@ -52,7 +54,6 @@ pub(super) fn batch(batch: &BatchName, now: Timestamp) -> Call<'_> {
 /// What was deleted that no statement deletes: a bug of ours, found before anything is sent.
 pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     for (deleted, what) in [
-        (changes.operations.deletes.len(), "operation"),
         (changes.accounts.deletes.len(), "account"),
         (changes.documents.deletes.len(), "document"),
         (changes.inboxes.deletes.len(), "inbox"),
@@ -64,6 +65,18 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     let mut calls = Vec::new();
     let operation_texts = [INSERT_OPERATIONS, UPDATE_OPERATIONS];
     add(&mut calls, &changes.operations, operation_texts, operations, operation_updates);
+    if !changes.operations.deletes.is_empty() {
+        let parameters = operation_deletes(&changes.operations.deletes);
+        calls.push(Call { sql: DELETE_OPERATIONS, parameters });
+    }
+    if !changes.emptied.is_empty() {
+        let keys = || operation_keys(changes.emptied.iter());
+        calls.push(Call { sql: DELETE_PAYLOADS, parameters: keys() });
+        let mut parameters = keys();
+        parameters.push(value(pack_labels(&BTreeMap::new())));
+        parameters.push(expected(changes.emptied.len()));
+        calls.push(Call { sql: EMPTY_OPERATIONS, parameters });
+    }
     if !changes.payloads.is_empty() {
         calls.push(Call { sql: INSERT_PAYLOADS, parameters: payloads(&changes.payloads) });
     }
@@ -85,6 +98,10 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     }
     if !changes.audit.is_empty() {
         calls.push(Call { sql: INSERT_AUDIT, parameters: audit(&changes.audit) });
+    }
+    if !changes.trails.is_empty() {
+        let parameters = operation_keys(changes.trails.iter());
+        calls.push(Call { sql: DELETE_TRAILS, parameters });
     }
     Ok(calls)
 }
@@ -155,6 +172,7 @@ fn operation_state<'a>(rows: &[&'a Operation]) -> Vec<Parameter<'a>> {
         column(each(), |row: &'a Operation| &row.audit.hash[..]),
         column(each(), |row| row.replay_count),
         column(each(), |row| micros(row.last_replay_time)),
+        column(each(), |row| row.retained as i16),
     ]
 }
 
@@ -166,6 +184,17 @@ fn operation_updates(rows: &[Update<Operation>]) -> Vec<Parameter<'_>> {
         column(rows, |row| row.before.state as i16),
         column(rows, |row| row.before.outcome_version),
         column(rows, |row| row.before.audit.length),
+    ]);
+    parameters
+}
+
+fn operation_deletes(rows: &[Operation]) -> Vec<Parameter<'_>> {
+    let mut parameters = operation_keys(rows.iter().map(|row| &row.key));
+    parameters.extend([
+        column(rows, |row| row.state as i16),
+        column(rows, |row| row.outcome_version),
+        column(rows, |row| row.audit.length),
+        expected(rows.len()),
     ]);
     parameters
 }

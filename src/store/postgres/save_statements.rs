@@ -48,13 +48,15 @@ pub(super) const INSERT_OPERATIONS: &str = "INSERT INTO receiptd.operations (
     bucket, account, operation_id, mint_time, digest_version, digest, part_digests, action,
     target, expected_revision, content_type, arguments, lock_mode, result_kind, inbox, labels,
     accept_time, start_deadline, state, certainty, outcome_version, outcome, end_time, due_time,
-    wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, last_replay_time)
+    wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, last_replay_time,
+    retained)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::bytea[], $4::bigint[], $5::smallint[], $6::bytea[],
     $7::bytea[], $8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[],
     $13::smallint[], $14::smallint[], $15::text[], $16::text[], $17::bigint[], $18::bigint[],
     $19::smallint[], $20::smallint[], $21::integer[], $22::bytea[], $23::bigint[], $24::bigint[],
-    $25::bigint[], $26::bigint[], $27::integer[], $28::bytea[], $29::bigint[], $30::bigint[])";
+    $25::bigint[], $26::bigint[], $27::integer[], $28::bytea[], $29::bigint[], $30::bigint[],
+    $31::smallint[])";
 
 /// Changed rows; the preconditions repeat what was loaded. Index: operations_pkey.
 pub(super) const UPDATE_OPERATIONS: &str = guarded!(
@@ -63,21 +65,52 @@ pub(super) const UPDATE_OPERATIONS: &str = guarded!(
     = k.outcome_version, outcome = k.outcome, end_time = k.end_time, due_time = k.due_time,
     wait_ticket = k.wait_ticket, delivery_sequence = k.delivery_sequence, audit_length =
     k.audit_length, audit_hash = k.audit_hash, replay_count = k.replay_count, last_replay_time =
-    k.last_replay_time
+    k.last_replay_time, retained = k.retained
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::bytea[], $4::bigint[], $5::smallint[], $6::smallint[],
     $7::integer[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-    $13::integer[], $14::bytea[], $15::bigint[], $16::bigint[], $17::smallint[], $18::integer[],
-    $19::integer[])
+    $13::integer[], $14::bytea[], $15::bigint[], $16::bigint[], $17::smallint[], $18::smallint[],
+    $19::integer[], $20::integer[])
     AS k(
     bucket, account, operation_id, start_deadline, state, certainty, outcome_version, outcome,
     end_time, due_time, wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count,
-    last_replay_time, state_before, outcome_version_before, audit_length_before)
+    last_replay_time, retained, state_before, outcome_version_before, audit_length_before)
     WHERE o.bucket = k.bucket AND o.account = k.account AND o.operation_id = k.operation_id AND
         o.state = k.state_before AND o.outcome_version = k.outcome_version_before AND
         o.audit_length = k.audit_length_before",
-    "$20"
+    "$21"
 );
+
+/// Operations that go; the preconditions repeat what was loaded. Index: operations_pkey.
+pub(super) const DELETE_OPERATIONS: &str = guarded!(
+    "DELETE FROM receiptd.operations o
+    USING UNNEST($1::smallint[], $2::text[], $3::bytea[], $4::smallint[], $5::integer[],
+        $6::integer[])
+        AS k(bucket, account, operation_id, state_before, outcome_version_before,
+            audit_length_before)
+    WHERE o.bucket = k.bucket AND o.account = k.account AND o.operation_id = k.operation_id AND
+        o.state = k.state_before AND o.outcome_version = k.outcome_version_before AND
+        o.audit_length = k.audit_length_before",
+    "$7"
+);
+
+/// What tombstones no longer hold. Index: operations_pkey.
+pub(super) const EMPTY_OPERATIONS: &str = guarded!(
+    "UPDATE receiptd.operations o SET arguments = ''::bytea, labels = $4::text
+    FROM UNNEST($1::smallint[], $2::text[], $3::bytea[]) AS k(bucket, account, operation_id)
+    WHERE o.bucket = k.bucket AND o.account = k.account AND o.operation_id = k.operation_id",
+    "$5"
+);
+
+/// What is kept apart from them; it may be gone already. Index: payloads_pkey.
+pub(super) const DELETE_PAYLOADS: &str = "DELETE FROM receiptd.payloads p
+    USING UNNEST($1::smallint[], $2::text[], $3::bytea[]) AS k(bucket, account, operation_id)
+    WHERE p.bucket = k.bucket AND p.account = k.account AND p.operation_id = k.operation_id";
+
+/// Audit chains that go, with as many rows as there are. Index: audit_pkey.
+pub(super) const DELETE_TRAILS: &str = "DELETE FROM receiptd.audit a
+    USING UNNEST($1::smallint[], $2::text[], $3::bytea[]) AS k(bucket, account, operation_id)
+    WHERE a.bucket = k.bucket AND a.account = k.account AND a.operation_id = k.operation_id";
 
 /// New rows. Index: payloads_pkey.
 pub(super) const INSERT_PAYLOADS: &str = "INSERT INTO receiptd.payloads (

@@ -6,7 +6,10 @@ mod reads;
 mod rows;
 mod server;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 
@@ -21,7 +24,7 @@ use super::{PostgresStore, claim_hash, save, transact::Saved};
 use crate::{
     domain::{
         ids::Timestamp,
-        operation::PayloadKind,
+        operation::{Arguments, Operation, PayloadKind, Retained},
         policy::Policy,
         world::{
             Surroundings, World,
@@ -129,6 +132,45 @@ async fn a_payload_is_read_whole_or_in_slices() {
     assert_eq!(absent.expect("reads"), None);
     let whole = store.payloads(&[other, key], PayloadKind::Result).await.expect("reads");
     assert_eq!(whole, [None, Some(Bytes::from_static(b"0123456789"))]);
+}
+
+#[tokio::test]
+async fn a_tombstone_lets_go_of_its_payloads_and_its_trail() {
+    let Some(database) = Database::new().await else { return };
+    let store = filled(&database).await;
+    let (set, unset) = (operation_key("set"), operation_key("unset"));
+    let tombstone = |operation: Operation| Operation {
+        arguments: Arguments::Inline(Bytes::new()),
+        labels: BTreeMap::new(),
+        retained: Retained::Tombstone,
+        ..operation
+    };
+    let left = [
+        tombstone(operation("set", Optional::Set)),
+        tombstone(operation("unset", Optional::Unset)),
+    ];
+    let rows = left.clone();
+    run(&store, all_needs(), |world, _| {
+        world.drop_trail(rows[0].key.clone());
+        rows.into_iter().try_for_each(|row| world.empty_operation(row))
+    })
+    .await
+    .expect("it commits")
+    .value
+    .expect("loaded");
+    let keys = [set.clone(), unset.clone()];
+    assert_eq!(store.operations(&keys).await.expect("reads"), left);
+    for kind in [PayloadKind::Arguments, PayloadKind::Result] {
+        assert_eq!(store.payloads(&keys, kind).await.expect("reads"), [None, None]);
+    }
+    let chain = audit_row("set", 1).chain;
+    assert_eq!(store.list_audit(&chain, 0, 9).await.expect("reads"), []);
+    run(&store, all_needs(), move |world, _| world.delete_operation(&set))
+        .await
+        .expect("it commits")
+        .value
+        .expect("loaded");
+    assert_eq!(store.operations(&keys).await.expect("reads").len(), 1);
 }
 
 #[tokio::test]
@@ -244,7 +286,7 @@ async fn a_row_that_does_not_stand_as_loaded_fails_the_whole_save() {
 type Wrong = fn(&mut Changes);
 
 /// One for each guarded statement.
-fn wrong_preconditions() -> [Wrong; 9] {
+fn wrong_preconditions() -> [Wrong; 10] {
     [
         |changes| {
             let before = operation("set", Optional::Set);
@@ -284,6 +326,7 @@ fn wrong_preconditions() -> [Wrong; 9] {
             let lower = crate::domain::inbox::AccountRow { evidence_floor, ..before.clone() };
             changes.accounts.updates.push(Update { before, after: lower });
         },
+        |changes| changes.emptied.push(operation_key("absent")),
         |changes| {
             let mut wrong = lock("held", Optional::Set);
             wrong.next_ticket = 9;

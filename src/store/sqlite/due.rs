@@ -72,7 +72,10 @@ pub(super) const DELIVERY_BUCKET: &str = "SELECT bucket FROM deliveries INDEXED 
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
 /// Index: operations_due.
 pub(super) const OPERATION_BUCKET: &str = "SELECT bucket FROM operations INDEXED BY operations_due \
-    WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";
+    WHERE bucket >= ?1 AND due_time IS NOT NULL AND end_time IS NULL ORDER BY bucket LIMIT 1";
+/// Index: operations_aging.
+pub(super) const RECORD_BUCKET: &str = "SELECT bucket FROM operations INDEXED BY operations_aging \
+    WHERE bucket >= ?1 AND due_time IS NOT NULL AND end_time IS NOT NULL ORDER BY bucket LIMIT 1";
 /// Index: locks_due.
 pub(super) const LOCK_BUCKET: &str =
     "SELECT bucket FROM locks INDEXED BY locks_due WHERE bucket >= ?1 ORDER BY bucket LIMIT 1";
@@ -88,6 +91,7 @@ fn next_bucket(connection: &Connection, kind: DueKind, from: i16) -> Result<Opti
     let statement = match kind {
         DueKind::Deliveries => DELIVERY_BUCKET,
         DueKind::Operations => OPERATION_BUCKET,
+        DueKind::Records => RECORD_BUCKET,
         DueKind::Locks => LOCK_BUCKET,
         DueKind::Inboxes => INBOX_BUCKET,
         DueKind::Accounts => ACCOUNT_BUCKET,
@@ -105,7 +109,12 @@ pub(super) const DELIVERIES: &str = "SELECT bucket, due_time, account, CAST(inbo
 /// Index: operations_due.
 pub(super) const OPERATIONS: &str = "SELECT bucket, due_time, account, operation_id, 0 \
     FROM operations INDEXED BY operations_due WHERE bucket = ?1 AND due_time <= ?2 \
-    AND (due_time, account, operation_id) > (?3, ?4, ?5) \
+    AND end_time IS NULL AND (due_time, account, operation_id) > (?3, ?4, ?5) \
+    ORDER BY due_time, account, operation_id LIMIT ?6";
+/// Index: operations_aging.
+pub(super) const RECORDS: &str = "SELECT bucket, due_time, account, operation_id, 0 \
+    FROM operations INDEXED BY operations_aging WHERE bucket = ?1 AND due_time <= ?2 \
+    AND end_time IS NOT NULL AND (due_time, account, operation_id) > (?3, ?4, ?5) \
     ORDER BY due_time, account, operation_id LIMIT ?6";
 /// Index: locks_due.
 pub(super) const LOCKS: &str = "SELECT bucket, due_time, account, CAST(target AS BLOB), 0 \
@@ -143,9 +152,13 @@ fn in_bucket(
                 Ok((Due::Delivery(key, columns.operation_id()?), position))
             })
         }
-        DueKind::Operations => {
+        DueKind::Operations | DueKind::Records => {
+            let statement = match kind {
+                DueKind::Records => RECORDS,
+                _ => OPERATIONS,
+            };
             let after = params![bucket, now.0, due_time, account, key, limit];
-            many(connection, OPERATIONS, after, |row| {
+            many(connection, statement, after, |row| {
                 let position = Position::read(&mut Columns::of(row))?;
                 let id: OperationId = operation_id(&position.key)?;
                 let key = OperationKey { account: position.account(), id };

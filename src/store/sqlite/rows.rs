@@ -16,7 +16,9 @@ use crate::domain::{
     inbox::{AccountRow, Inbox},
     intent::{IntentDigest, LockMode},
     lock::{Holder, Lock, TargetKey},
-    operation::{Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind},
+    operation::{
+        Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind, Retained,
+    },
     record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
 };
 
@@ -109,7 +111,7 @@ macro_rules! operation_columns {
          expected_revision, content_type, arguments, lock_mode, result_kind, inbox, labels, \
          accept_time, start_deadline, state, certainty, outcome_version, end_time, \
          due_time, wait_ticket, delivery_sequence, audit_length, audit_hash, replay_count, \
-         last_replay_time"
+         last_replay_time, retained"
     };
 }
 pub(super) use operation_columns;
@@ -159,6 +161,7 @@ pub(super) fn operation(row: &Row<'_>) -> Result<Operation, Fault> {
         audit: AuditHead { length: columns.take()?, hash: columns.take()? },
         replay_count: columns.take()?,
         last_replay_time: columns.optional_time()?,
+        retained: Retained::from_stored(columns.take()?).ok_or(Unreadable { what: "retained" })?,
     })
 }
 

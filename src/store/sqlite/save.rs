@@ -2,9 +2,12 @@
 //!
 //! What must stay true: an insert is plain, so that a taken key fails; an update or a delete
 //! repeats what the decision relied on, and touches exactly one row or fails the batch. What a
-//! submit fixed for ever (an operation's intent, its labels, its acceptance) is never updated.
+//! submit fixed for ever (an operation's intent, its labels, its acceptance) is never updated, but for
+//! what a tombstone lets go of.
 //! Deliberately not here: the statements of the tables around an operation, which are in
 //! [`super::save_delivery`], and decisions.
+
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Params, params};
 
@@ -16,7 +19,7 @@ use crate::{
         ids::Timestamp,
         inbox::AccountRow,
         lock::Lock,
-        operation::{Arguments, Operation},
+        operation::{Arguments, Operation, OperationKey},
         record::{pack_account_policy, pack_labels, pack_outcome},
         world::changes::{Changes, Payload, TableChanges, Update},
     },
@@ -38,6 +41,7 @@ pub(super) fn save(
     each(inserts, |row| insert_operation(connection, row))?;
     each(updates, |row| update_operation(connection, row))?;
     each(deletes, |row| delete_operation(connection, row))?;
+    each(&changes.emptied, |key| empty_operation(connection, key))?;
     each(&changes.payloads, |row| insert_payload(connection, row))?;
     let TableChanges { inserts, updates, deletes } = &changes.accounts;
     each(inserts, |row| insert_account(connection, row))?;
@@ -59,7 +63,8 @@ pub(super) fn save(
     each(inserts, |row| save_delivery::insert_delivery(connection, row))?;
     each(updates, |row| save_delivery::update_delivery(connection, row))?;
     each(deletes, |row| save_delivery::delete_delivery(connection, row))?;
-    each(&changes.audit, |row| insert_audit(connection, row))
+    each(&changes.audit, |row| insert_audit(connection, row))?;
+    each(&changes.trails, |key| delete_trail(connection, key))
 }
 
 fn each<T>(rows: &[T], mut write: impl FnMut(&T) -> Result<(), Fault>) -> Result<(), Fault> {
@@ -107,9 +112,9 @@ const INSERT_OPERATION: &str = "INSERT INTO operations (bucket, account, operati
     digest_version, digest, part_digests, action, target, expected_revision, content_type, \
     arguments, lock_mode, result_kind, inbox, labels, accept_time, start_deadline, state, \
     certainty, outcome_version, outcome, end_time, due_time, wait_ticket, delivery_sequence, \
-    audit_length, audit_hash, replay_count, last_replay_time) \
+    audit_length, audit_hash, replay_count, last_replay_time, retained) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-    ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)";
+    ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31)";
 
 fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Fault> {
     let arguments = match &row.arguments {
@@ -147,6 +152,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.audit.hash,
         row.replay_count,
         row.last_replay_time.map(|time| time.0),
+        row.retained as i16,
     ];
     exactly_one(connection, INSERT_OPERATION, "operations", parameters)
 }
@@ -155,7 +161,7 @@ fn insert_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
 pub(super) const UPDATE_OPERATION: &str = "UPDATE operations SET start_deadline = ?7, state = ?8, \
     certainty = ?9, outcome_version = ?10, outcome = ?11, end_time = ?12, due_time = ?13, \
     wait_ticket = ?14, delivery_sequence = ?15, audit_length = ?16, audit_hash = ?17, \
-    replay_count = ?18, last_replay_time = ?19 \
+    replay_count = ?18, last_replay_time = ?19, retained = ?20 \
     WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3 \
     AND state = ?4 AND outcome_version = ?5 AND audit_length = ?6";
 
@@ -181,6 +187,7 @@ fn update_operation(connection: &Connection, row: &Update<Operation>) -> Result<
         after.audit.hash,
         after.replay_count,
         after.last_replay_time.map(|time| time.0),
+        after.retained as i16,
     ];
     exactly_one(connection, UPDATE_OPERATION, "operations", parameters)
 }
@@ -200,6 +207,33 @@ fn delete_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.audit.length,
     ];
     exactly_one(connection, DELETE_OPERATION, "operations", parameters)
+}
+
+/// Index: the primary key.
+pub(super) const EMPTY_OPERATION: &str = "UPDATE operations SET arguments = x'', labels = ?4 \
+    WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3";
+/// Index: the primary key.
+pub(super) const DELETE_PAYLOADS: &str =
+    "DELETE FROM payloads WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3";
+
+/// Lets go of what a tombstone no longer holds; what is kept apart may be gone already.
+fn empty_operation(connection: &Connection, key: &OperationKey) -> Result<(), Fault> {
+    let (bucket, account, id) = (key.account.bucket(), key.account.as_str(), key.id.to_stored());
+    let none = pack_labels(&BTreeMap::new());
+    exactly_one(connection, EMPTY_OPERATION, "operations", params![bucket, account, id, none])?;
+    connection.prepare_cached(DELETE_PAYLOADS)?.execute(params![bucket, account, id])?;
+    Ok(())
+}
+
+/// Index: the primary key.
+pub(super) const DELETE_TRAIL: &str =
+    "DELETE FROM audit WHERE bucket = ?1 AND account = ?2 AND operation_id = ?3";
+
+/// Lets the rows of a chain go, as many as there are.
+fn delete_trail(connection: &Connection, key: &OperationKey) -> Result<(), Fault> {
+    let parameters = params![key.account.bucket(), key.account.as_str(), key.id.to_stored()];
+    connection.prepare_cached(DELETE_TRAIL)?.execute(parameters)?;
+    Ok(())
 }
 
 const INSERT_PAYLOAD: &str = "INSERT INTO payloads (bucket, account, operation_id, kind, body) \

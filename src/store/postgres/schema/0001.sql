@@ -65,7 +65,8 @@ CREATE TABLE receiptd.operations (
     audit_length      INTEGER NOT NULL,
     audit_hash        BYTEA NOT NULL,
     replay_count      BIGINT NOT NULL,
-    last_replay_time  BIGINT            -- NULL: never replayed
+    last_replay_time  BIGINT,           -- NULL: never replayed
+    retained          SMALLINT NOT NULL -- 1 whole, 2 tombstone, 3 tombstone without its trail
 ) WITH (fillfactor = 90);
 CREATE INDEX operations_by_time ON receiptd.operations (bucket, account, accept_time, operation_id);
 CREATE INDEX operations_unresolved ON receiptd.operations (bucket, account, accept_time, operation_id)
@@ -73,7 +74,10 @@ CREATE INDEX operations_unresolved ON receiptd.operations (bucket, account, acce
 CREATE INDEX operations_waiting ON receiptd.operations (bucket, account, target, wait_ticket)
     WHERE wait_ticket IS NOT NULL;
 CREATE INDEX operations_due ON receiptd.operations (bucket, due_time, account, operation_id)
-    WHERE due_time IS NOT NULL;
+    WHERE due_time IS NOT NULL AND end_time IS NULL;
+-- What has ended and ages; apart, so that it never holds up what waits.
+CREATE INDEX operations_aging ON receiptd.operations (bucket, due_time, account, operation_id)
+    WHERE due_time IS NOT NULL AND end_time IS NOT NULL;
 -- The last index: while the table is empty all cost the same, and the planner takes the youngest.
 ALTER TABLE receiptd.operations ADD PRIMARY KEY (bucket, account, operation_id);
 

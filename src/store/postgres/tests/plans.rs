@@ -20,6 +20,9 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("load_oldest_open", &["deliveries_open"]),
     ("load_oldest_kept", &["inboxes_pkey", "deliveries_pkey"]),
     ("update_operations", &["operations_pkey"]),
+    ("delete_operations", &["operations_pkey"]),
+    ("empty_operations", &["operations_pkey"]),
+    ("delete_payloads", &["payloads_pkey"]),
     ("update_accounts", &["accounts_pkey"]),
     ("update_documents", &["documents_pkey"]),
     ("update_locks", &["locks_pkey"]),
@@ -27,6 +30,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("update_inboxes", &["inboxes_pkey"]),
     ("update_deliveries", &["deliveries_pkey"]),
     ("delete_deliveries", &["deliveries_pkey"]),
+    ("delete_trails", &["audit_pkey"]),
     ("look_up_deliveries", &["operations_pkey", "deliveries_pkey"]),
     ("look_up_documents", &["operations_pkey", "documents_pkey"]),
     ("look_up_locks", &["operations_pkey", "locks_pkey"]),
@@ -50,6 +54,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("due_locks", &["locks_due"]),
     ("due_inboxes", &["inboxes_due"]),
     ("due_accounts", &["accounts_due"]),
+    ("due_records", &["operations_aging"]),
     ("sweep_batches", &["batches_by_replica", "batches_pkey"]),
 ];
 
@@ -61,11 +66,13 @@ const SEED: &str = "
         SELECT n % 50, 'account-' || n % 50, decode(lpad(to_hex(n), 32, '0'), 'hex'), n, 1, '\\x00',
             '\\x00', 'document.put', 'target-' || n % 500, NULL, 'text/plain', '\\x00', 1, 1, 'main',
             '{}', n, n, CASE WHEN n % 40 = 0 THEN 1 ELSE 3 END, 1, 1, NULL,
-            CASE WHEN n % 40 = 0 THEN NULL ELSE n END, CASE WHEN n % 40 = 0 THEN n END,
-            CASE WHEN n % 40 = 0 THEN n END, n / 50, 1, '\\x00', 0, NULL
+            CASE WHEN n % 40 = 0 THEN NULL ELSE n END, n,
+            CASE WHEN n % 40 = 0 THEN n END, n / 50, 1, '\\x00', 0, NULL, 1
         FROM generate_series(1, 20000) n;
     INSERT INTO receiptd.payloads SELECT bucket, account, operation_id, 1, '\\x00'
         FROM receiptd.operations WHERE replay_count = 0;
+    INSERT INTO receiptd.audit SELECT bucket, account, operation_id, 1, 1, 'me', '\\x00', '\\x00'
+        FROM receiptd.operations;
     INSERT INTO receiptd.documents SELECT n % 50, 'account-' || n % 50, 'target-' || n, 1, 1, 1,
             'text/plain', 1, '\\x00', 1, 1, CASE WHEN n % 10 = 0 THEN 1 ELSE 0 END, '\\x00'
         FROM generate_series(1, 5000) n;

@@ -14,7 +14,7 @@ use crate::domain::{
     lock::{Holder, Lock, TargetKey},
     operation::{
         Arguments, EffectCertainty, Operation, OperationKey, OperationState, Outcome, ResultInfo,
-        ResultKind,
+        ResultKind, Retained,
     },
     record::pack_events,
     settings::OwnSettings,
@@ -114,6 +114,7 @@ pub(super) fn operation(id: &str, optional: Optional) -> Operation {
         audit: AuditHead { length: 1, hash: [5; 32] },
         replay_count: 8,
         last_replay_time: optional.of(Timestamp(50)),
+        retained: Retained::Whole,
     }
 }
 

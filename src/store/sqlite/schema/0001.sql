@@ -60,13 +60,14 @@ CREATE TABLE operations (
     outcome_version   INTEGER NOT NULL,
     outcome           BLOB,              -- NULL: none yet
     end_time          INTEGER,           -- NULL: not ended
-    due_time          INTEGER,           -- NULL: nothing can become overdue
+    due_time          INTEGER,           -- NULL: nothing can become overdue, nor ages
     wait_ticket       INTEGER,           -- NULL: does not wait
     delivery_sequence INTEGER,           -- NULL: none yet
     audit_length      INTEGER NOT NULL,
     audit_hash        BLOB NOT NULL,
     replay_count      INTEGER NOT NULL,
     last_replay_time  INTEGER,           -- NULL: never replayed
+    retained          INTEGER NOT NULL,  -- 1 whole, 2 tombstone, 3 tombstone without its trail
     PRIMARY KEY (bucket, account, operation_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX operations_by_time ON operations (bucket, account, accept_time, operation_id);
@@ -75,7 +76,10 @@ CREATE INDEX operations_unresolved ON operations (bucket, account, accept_time, 
 CREATE INDEX operations_waiting ON operations (bucket, account, target, wait_ticket)
     WHERE wait_ticket IS NOT NULL;
 CREATE INDEX operations_due ON operations (bucket, due_time, account, operation_id)
-    WHERE due_time IS NOT NULL;
+    WHERE due_time IS NOT NULL AND end_time IS NULL;
+-- What has ended and ages; apart, so that it never holds up what waits.
+CREATE INDEX operations_aging ON operations (bucket, due_time, account, operation_id)
+    WHERE due_time IS NOT NULL AND end_time IS NOT NULL;
 
 -- Apart from the narrow rows. kind 1: arguments above 1 KiB; 2: the body of the result.
 CREATE TABLE payloads (

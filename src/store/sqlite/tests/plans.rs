@@ -14,6 +14,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             by_key::OPERATION,
             save::UPDATE_OPERATION,
             save::DELETE_OPERATION,
+            save::EMPTY_OPERATION,
             query::GLIMPSE_OPERATION,
         ],
     ),
@@ -95,7 +96,9 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[query::OLD_BATCHES],
     ),
     ("SEARCH deliveries USING COVERING INDEX deliveries_due (bucket>?)", &[due::DELIVERY_BUCKET]),
-    ("SEARCH operations USING COVERING INDEX operations_due (bucket>?)", &[due::OPERATION_BUCKET]),
+    // Not from the index alone: its own condition is looked up once more.
+    ("SEARCH operations USING INDEX operations_due (bucket>?)", &[due::OPERATION_BUCKET]),
+    ("SEARCH operations USING INDEX operations_aging (bucket>?)", &[due::RECORD_BUCKET]),
     ("SEARCH locks USING COVERING INDEX locks_due (bucket>?)", &[due::LOCK_BUCKET]),
     ("SEARCH inboxes USING COVERING INDEX inboxes_due (bucket>?)", &[due::INBOX_BUCKET]),
     ("SEARCH accounts USING COVERING INDEX accounts_due (bucket>?)", &[due::ACCOUNT_BUCKET]),
@@ -105,9 +108,14 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[due::DELIVERIES],
     ),
     (
-        "SEARCH operations USING COVERING INDEX operations_due (bucket=? AND \
+        "SEARCH operations USING INDEX operations_due (bucket=? AND \
          (due_time,account,operation_id)>(?,?,?) AND due_time<?)",
         &[due::OPERATIONS],
+    ),
+    (
+        "SEARCH operations USING INDEX operations_aging (bucket=? AND \
+         (due_time,account,operation_id)>(?,?,?) AND due_time<?)",
+        &[due::RECORDS],
     ),
     (
         "SEARCH locks USING COVERING INDEX locks_due (bucket=? AND \

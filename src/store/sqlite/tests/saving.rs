@@ -1,5 +1,7 @@
 //! Every kind of row, in and out; every count that may fall short.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::fixtures::*;
@@ -11,7 +13,7 @@ use crate::{
         ids::Timestamp,
         inbox::{AccountRow, Inbox},
         lock::Lock,
-        operation::{Operation, OperationState, PayloadKind},
+        operation::{Arguments, Operation, OperationState, PayloadKind, Retained},
         world::{
             World,
             changes::{Changes, TableChanges},
@@ -333,6 +335,47 @@ async fn a_count_that_falls_short_leaves_nothing_behind() {
     store.close().await;
 }
 
+#[tokio::test]
+async fn a_tombstone_lets_go_of_its_payloads_and_its_trail() {
+    let place = Place::new(Seams::system());
+    let store = place.open();
+    let needs = || vec![write_operation(PACKED), write_operation(PLAIN)];
+    let put = run(&store, needs(), |world| {
+        for kind in [PayloadKind::Arguments, PayloadKind::Result] {
+            world.put_payload(operation_key(PLAIN), kind, Bytes::from_static(b"body"));
+        }
+        world.put_payload(operation_key(PACKED), PayloadKind::Result, Bytes::from_static(b"kept"));
+        world.add_audit(audit_row(PLAIN, 1));
+        world.add_audit(audit_row(PACKED, 1));
+        world.put_operation(full_operation(PACKED))?;
+        world.put_operation(bare_operation(PLAIN))
+    });
+    put.await.expect("commits");
+    let left = Operation {
+        arguments: Arguments::Inline(Bytes::new()),
+        labels: BTreeMap::new(),
+        retained: Retained::Tombstone,
+        ..bare_operation(PLAIN)
+    };
+    let tombstone = left.clone();
+    let emptied = run(&store, needs(), |world| {
+        world.drop_trail(operation_key(PLAIN));
+        world.empty_operation(tombstone)
+    });
+    emptied.await.expect("commits");
+    let keys = [operation_key(PLAIN), operation_key(PACKED)];
+    assert_eq!(store.operations(&keys).await.expect("reads"), [left, full_operation(PACKED)]);
+    let bodies = store.payloads(&keys, PayloadKind::Result).await.expect("reads");
+    assert_eq!(bodies, [None, Some(Bytes::from_static(b"kept"))]);
+    let count =
+        async |id| store.list_audit(&audit_row(id, 1).chain, 0, 9).await.expect("reads").len();
+    assert_eq!((count(PLAIN).await, count(PACKED).await), (0, 1));
+    let gone = run(&store, needs(), |world| world.delete_operation(&operation_key(PLAIN)));
+    gone.await.expect("commits");
+    assert_eq!(store.operations(&keys).await.expect("reads").len(), 1);
+    store.close().await;
+}
+
 fn deletes<T>(deletes: Vec<T>) -> TableChanges<T> {
     TableChanges { inserts: Vec::new(), updates: Vec::new(), deletes }
 }
@@ -341,6 +384,7 @@ fn deletes<T>(deletes: Vec<T>) -> TableChanges<T> {
 fn delete_one_of_each() -> Changes {
     Changes {
         operations: deletes(vec![bare_operation(PACKED)]),
+        emptied: Vec::new(),
         payloads: Vec::new(),
         accounts: deletes(vec![account_row(1)]),
         documents: deletes(vec![document("locked", b"text")]),
@@ -348,6 +392,7 @@ fn delete_one_of_each() -> Changes {
         inboxes: deletes(vec![full_inbox("default")]),
         deliveries: deletes(vec![pending("default", 1)]),
         audit: Vec::new(),
+        trails: vec![operation_key(PACKED)],
     }
 }
 
@@ -361,13 +406,14 @@ async fn deletes_repeat_what_they_rely_on() {
     let place = Place::new(Seams::system());
     let store = place.open();
     store_one_of_each(&store).await;
-    let mut wrong: Vec<Changes> = vec![delete_one_of_each(); 6];
+    let mut wrong: Vec<Changes> = vec![delete_one_of_each(); 7];
     wrong[0].operations.deletes[0].state = OperationState::Unknown;
     wrong[1].accounts.deletes[0].inboxes = 7;
     wrong[2].documents.deletes[0].revision = 7;
     wrong[3].locks.deletes[0].next_ticket = 7;
     wrong[4].inboxes.deletes[0].next_sequence = 7;
     wrong[5].deliveries.deletes[0].attempt = 7;
+    wrong[6].emptied.push(operation_key("absent"));
     let before = store.dump_tables().await.expect("dumps");
     for changes in wrong {
         let refused = save_alone(&store, changes).await;
