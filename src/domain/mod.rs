@@ -37,7 +37,7 @@ pub mod recovery;
 pub mod redrive;
 pub mod refusal;
 mod release;
-mod retire;
+pub mod retire;
 #[cfg(test)]
 pub(crate) mod sample;
 mod seal;

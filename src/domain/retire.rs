@@ -141,3 +141,58 @@ fn delete(world: &mut World, operation: &Operation) -> Decided<Reply> {
     world.delete_operation(key)?;
     Ok(Reply::Swept(Swept::Forgotten))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{ids::Span, sample};
+
+    const END: Timestamp = Timestamp(1_700_000_100_000_000);
+
+    fn ended(retained: Retained) -> Operation {
+        let state = OperationState::Applied;
+        Operation { state, end_time: Some(END), retained, ..sample::operation("a") }
+    }
+
+    #[test]
+    fn each_step_has_its_time_and_what_is_not_known_has_none() {
+        let policy = Policy::default();
+        let sooner = Policy { audit_retention: Span::days(90), ..Policy::default() };
+        let later = Policy { audit_retention: Span::days(900), ..Policy::default() };
+        let (record, trail, last) = (Span::days(30), Span::days(90), Span::days(400));
+        for (retained, policy, expected) in [
+            (Retained::Whole, &policy, (Step::Compact, END + record)),
+            (Retained::Whole, &sooner, (Step::Compact, END + record)),
+            // With the last of it, if it is not to go before.
+            (Retained::Tombstone, &policy, (Step::Delete, END + last)),
+            (Retained::Tombstone, &later, (Step::Delete, END + last)),
+            (Retained::Tombstone, &sooner, (Step::DropTrail, END + trail)),
+            (Retained::WithoutTrail, &sooner, (Step::Delete, END + last)),
+        ] {
+            assert_eq!(next(&ended(retained), policy), Some(expected), "{retained:?}");
+        }
+        for operation in [
+            sample::operation("a"),
+            Operation { state: OperationState::Unknown, ..ended(Retained::Whole) },
+        ] {
+            assert_eq!(due(&operation, &policy), None, "{:?}", operation.state);
+        }
+    }
+
+    #[test]
+    fn nothing_goes_while_its_id_could_still_be_accepted() {
+        let policy = Policy {
+            admission_window: Span::seconds(10),
+            record_retention: Span::seconds(20),
+            audit_retention: Span::seconds(20),
+            tombstone_retention: Span::seconds(30),
+            ..Policy::default()
+        };
+        // Minted by a clock that goes ahead.
+        let ahead = END + Span::minutes(4);
+        let mint_time = crate::domain::ids::MintTime::from_timestamp(ahead);
+        let operation = Operation { mint_time, ..ended(Retained::WithoutTrail) };
+        let (_, time) = next(&operation, &policy).expect("it ages");
+        assert_eq!(time, ahead + policy.admission_window + closing::MARGIN);
+    }
+}

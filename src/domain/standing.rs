@@ -6,8 +6,8 @@
 //! has ended, so that one that is still on its way is met, and one that comes later reads a
 //! `closed_before` that refuses it.
 //!
-//! Deliberately not here: how `closed_before` rises (see [`super::closing`]), and tombstones, which
-//! nothing writes yet.
+//! Deliberately not here: how `closed_before` rises (see [`super::closing`]), and how a record becomes
+//! its tombstone and goes (see [`super::retire`]).
 
 use super::{
     closing,

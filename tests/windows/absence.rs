@@ -1,7 +1,6 @@
-//! Honest absence: W13 and W17 as far as nothing is deleted yet, and sealing.
+//! Honest absence: W13 and W17 without a deletion (see `aging` for those), and sealing.
 //!
-//! The floor is raised beside the service, as a retention will; everything else comes through the
-//! listener. Windows of seconds, on a clock that the test moves.
+//! The floor is raised beside the service; everything else comes through the listener. Windows of seconds, on a clock that the test moves.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -71,7 +70,7 @@ impl Beside {
         }
     }
 
-    /// Raises the floor of every account, as the deletion of a record will.
+    /// Raises the floor of every account, as the deletion of a record does.
     async fn raise_floor(&self, floor: Timestamp) {
         match self {
             Beside::Sqlite(path) => {

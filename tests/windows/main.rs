@@ -8,6 +8,7 @@ mod support;
 mod hosted;
 
 mod absence;
+mod aging;
 mod commit;
 mod controls;
 mod delivery;
