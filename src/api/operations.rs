@@ -22,7 +22,7 @@ use crate::{
         inbox::AccountRow,
         intent, recovery,
         refusal::{Refusal, RefusalOutcome},
-        standing::{self, Answer, Clocks, Kept, Probe, Standing},
+        standing::{self, Answer, Clocks, Evidence, Kept, Probe, Standing},
     },
     proto::{self, operation_service_server::OperationService},
 };
@@ -216,10 +216,15 @@ impl Api {
         let answer = |(identity, found): (Identity, _)| {
             let row = row.as_ref();
             async move {
-                match super::shown::Shown::of_look_up(found) {
-                    Some(shown) => Ok(recorded(&identity, &shown, now)),
-                    None => self.absent_now(account, &identity, row, now).await,
-                }
+                let answer = match super::shown::Shown::of_look_up(found) {
+                    Some(shown) => recorded(&identity, &shown, now),
+                    None => self.absent_now(account, &identity, row, now).await?,
+                };
+                let evidence = Evidence::of(row, &self.engine().policy_of(row));
+                Ok(proto::GetOperationResponse {
+                    evidence: Some(operations::evidence(&evidence)),
+                    ..answer
+                })
             }
         };
         // Probes are handed to the engine together, so that they share their batches.
@@ -323,7 +328,7 @@ fn recorded(
         projection: shown.projection(),
         store_time: Some(times::timestamp(now)),
         remarks: remarks.into_iter().collect(),
-        result: None,
+        ..proto::GetOperationResponse::default()
     }
 }
 

@@ -70,6 +70,7 @@ impl Api {
         answer_by: AnswerBy,
     ) -> proto::SubmitOperationResponse {
         let (origin, intention) = (submitted.origin, submitted.intention);
+        let evidence = submitted.evidence;
         let remarks = submitted
             .other_inbox
             .as_ref()
@@ -105,6 +106,7 @@ impl Api {
             remarks,
             validated_only: intention == Intention::ValidateOnly,
             result: None,
+            evidence: Some(operations::evidence(&evidence)),
         }
     }
 

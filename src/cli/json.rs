@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::proto::{
     AckOutcome, AckResult, CancelOperationResponse, DeferOutcome, DeferResult, DeliveredResult,
-    Delivery, Document, DocumentChange, EffectCertainty, ExtendOutcome, ExtendResult, Gap,
-    GapCause, GetOperationResponse, Inbox, ListedOperation, Lock, LockMode, Opened, Operation,
+    Delivery, Document, DocumentChange, EffectCertainty, Evidence, ExtendOutcome, ExtendResult,
+    Gap, GapCause, GetOperationResponse, Inbox, ListedOperation, Lock, LockMode, Opened, Operation,
     Origin, Projection, Receipt, Recovery, RedriveOutcome, RedriveResult, Rejection,
     RejectionReason, Standing, SubmitOperationResponse, WatchOperationResponse, WithdrawnDelivery,
     delivery, document::Content, operation, watch_document_response,
@@ -144,6 +144,16 @@ fn projection(projection: &Projection) -> Value {
     })
 }
 
+/// What the account keeps; spans as protobuf's JSON has them.
+fn evidence(evidence: &Evidence) -> Value {
+    json!({
+        "admissionWindow": evidence.admission_window.as_ref().map(ToString::to_string),
+        "recordRetention": evidence.record_retention.as_ref().map(ToString::to_string),
+        "tombstoneRetention": evidence.tombstone_retention.as_ref().map(ToString::to_string),
+        "evidenceFloor": time(evidence.evidence_floor.as_ref()),
+    })
+}
+
 /// The answer to a submit.
 pub fn submitted(response: &SubmitOperationResponse) -> Value {
     json!({
@@ -154,6 +164,7 @@ pub fn submitted(response: &SubmitOperationResponse) -> Value {
         "projection": response.projection.as_ref().map(projection),
         "remarks": response.remarks,
         "validatedOnly": response.validated_only,
+        "evidence": response.evidence.as_ref().map(evidence),
     })
 }
 
@@ -168,6 +179,7 @@ pub fn looked_up(response: &GetOperationResponse) -> Value {
         "projection": response.projection.as_ref().map(projection),
         "storeTime": time(response.store_time.as_ref()),
         "remarks": response.remarks,
+        "evidence": response.evidence.as_ref().map(evidence),
     })
 }
 

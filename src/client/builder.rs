@@ -8,6 +8,7 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     connect::{Client, ClientCertificate, ConnectError, ConnectOptions, Keepalive, Secret, Trust},
+    error::Failure,
     file_journal::FileJournal,
     journal::{Journal, JournalError},
     retry::RetryLimits,
@@ -45,6 +46,21 @@ pub enum BuildError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The service was asked for what it keeps, and did not answer.
+    #[error("the service does not say how long it admits an id")]
+    NoAnswer(#[source] Failure),
+    /// The retries may go on longer than the service admits an id: the last of them would be refused,
+    /// and whether an earlier one arrived could not be told.
+    #[error(
+        "retries may go on for {total:?}, and the service admits an id for {window:?}: set \
+         RetryLimits::total to less"
+    )]
+    RetriesTooLong {
+        /// See [`RetryLimits::total`].
+        total: Duration,
+        /// The account's admission window.
+        window: Duration,
     },
 }
 
@@ -134,6 +150,26 @@ impl ClientBuilder {
             Some(Kept::Own(journal)) => client.with_journal_in(journal),
             Some(Kept::InFile(path)) => client.with_journal_in(Arc::new(FileJournal::open(path)?)),
         })
+    }
+}
+
+impl ClientBuilder {
+    /// As [`ClientBuilder::build`], and asks the service for how long it admits an id: retries that
+    /// may go on longer are refused. Needs the permission `read`.
+    ///
+    /// # Errors
+    /// [`BuildError`]; nothing was changed.
+    pub async fn connect(self) -> Result<Client, BuildError> {
+        let client = self.build()?;
+        let answer = client.look_up(&client.mint()).await.map_err(BuildError::NoAnswer)?;
+        let window = answer.evidence.and_then(|evidence| evidence.admission_window);
+        // A service of an earlier release does not say it.
+        let window = window.and_then(|window| Duration::try_from(window).ok());
+        let total = client.limits().total;
+        match window {
+            Some(window) if total >= window => Err(BuildError::RetriesTooLong { total, window }),
+            Some(_) | None => Ok(client),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     redrive::Redriven,
     refusal::Refusal,
     settings::SettingsChange,
-    standing::Answer,
+    standing::{Answer, Evidence},
     world::needs::Unloaded,
 };
 
@@ -314,6 +314,8 @@ pub struct Submitted {
     pub other_inbox: Option<InboxName>,
     /// Meant or only tried.
     pub intention: Intention,
+    /// What the account keeps.
+    pub evidence: Evidence,
 }
 
 /// What a cancel found.

@@ -1,15 +1,16 @@
 //! What is known about an operation, what is not, and the one safe next call (R10).
 //!
-//! What must stay true: doubt about an old id never leads to a new one. Texts name the operation
-//! and its target, never a stored value.
+//! What must stay true: the step and its sentence come from the table of [`super::advice`]. Texts name
+//! the operation and its target, never a stored value.
 
 use super::{
+    advice::Advice,
     command::Origin,
     document::DocumentChange,
     ids::OperationId,
     lock::Lock,
     operation::{EffectCertainty, Operation, OperationState, Outcome, Rejection, RejectionReason},
-    refusal::{Recovery, RecoveryAction, Refusal},
+    refusal::{Recovery, Refusal},
     standing::{Admission, Answer, Standing},
 };
 
@@ -38,108 +39,99 @@ pub struct Circumstances<'a> {
 /// The next step for a recorded operation.
 pub fn of_operation(operation: &Operation, beside: Circumstances<'_>) -> Recovery {
     let id = &operation.key.id;
-    let (action, known) = match (&operation.outcome, operation.state) {
+    let (advice, known) = match (&operation.outcome, operation.state) {
         (Some(Outcome::Applied(change)), _) => applied(operation, change, beside.projected),
-        (Some(Outcome::Rejected(rejection)), _) => rejected(id, rejection),
+        (Some(Outcome::Rejected(rejection)), _) => (
+            of_rejection(rejection),
+            format!(
+                "Operation {id} was rejected ({}) and had no effect; its id is spent.",
+                rejection.reason.word()
+            ),
+        ),
         (Some(Outcome::Cancelled { .. }), _) if operation.is_sealed() => (
-            RecoveryAction::NewIdSafe,
+            Advice::Cancelled,
             format!(
                 "Operation {id} was sealed before any submit was accepted: it had no effect, and \
-                 no submit under this id can have one. A new instruction may take a new id."
+                 no submit under this id can have one."
             ),
         ),
         (Some(Outcome::Cancelled { .. }), _) => (
-            RecoveryAction::NewIdSafe,
-            format!(
-                "Operation {id} was cancelled before it began and had no effect. A new \
-                 instruction may take a new id."
-            ),
+            Advice::Cancelled,
+            format!("Operation {id} was cancelled before it began and had no effect."),
         ),
-        (None, OperationState::Accepted) => (RecoveryAction::Wait, waiting(id, beside.waiting_for)),
+        (None, OperationState::Accepted) => (Advice::Unfinished, waiting(id, beside.waiting_for)),
         (None, OperationState::Running) => (
-            RecoveryAction::Wait,
-            format!(
-                "Operation {id} is running; its outcome is not known yet. Wait, then look up the \
-                 same id."
-            ),
+            Advice::Unfinished,
+            format!("Operation {id} is running; its outcome is not known yet."),
         ),
         (None, OperationState::Unknown) => (
-            RecoveryAction::Reconcile,
-            format!(
-                "Whether operation {id} had its effect is not known, and no retry can tell. \
-                 Settle it by evidence; do not send it again under a new id."
-            ),
+            Advice::NotKnown,
+            format!("Whether operation {id} had its effect is not known, and no retry can tell."),
         ),
         (None, OperationState::Failed) => failed(operation),
         // A final state always has its outcome; its absence would be a fault of ours, and doubt
         // is said as doubt.
-        (None, OperationState::Applied | OperationState::Rejected | OperationState::Cancelled) => (
-            RecoveryAction::AskHuman,
-            format!("Operation {id} ended, and its outcome cannot be shown. Ask a person."),
-        ),
+        (None, OperationState::Applied | OperationState::Rejected | OperationState::Cancelled) => {
+            (Advice::Unreadable, format!("Operation {id} ended, and its outcome cannot be shown."))
+        }
     };
-    Recovery { action, text: format!("{known}{}", repeated(operation, beside.origin)) }
+    let text = format!("{known} {}{}", advice.next(), repeated(operation, beside.origin));
+    Recovery { action: advice.action(), text }
 }
 
 /// The next step for an id without a record, by what the table of standings says of it.
 pub fn of_absent(id: &OperationId, answer: &Answer) -> Recovery {
-    let (action, next) = match (answer.standing, &answer.submit) {
+    let (advice, known) = match (answer.standing, &answer.submit) {
         (Standing::NeverAccepted, _) => (
-            RecoveryAction::NewIdSafe,
+            Advice::NeverAccepted,
             "it was never accepted and had no effect, and no submit under this id can be accepted \
-             any more. A new instruction may take a new id."
+             any more"
                 .to_owned(),
         ),
         (Standing::EvidenceExpired, _) => (
-            RecoveryAction::ReadCurrentState,
-            "records of that time are no longer kept, so it may have been executed. Read the \
-             target as it is now, then decide."
-                .to_owned(),
+            Advice::EvidenceGone,
+            "records of that time are no longer kept, so it may have been executed".to_owned(),
         ),
-        (_, Admission::Refused(refusal @ Refusal::ClockSkew { .. })) => (
-            RecoveryAction::FixRequest,
-            format!("{}. Mint ids from the store's time.", refusal.text()),
-        ),
+        (_, Admission::Refused(refusal @ Refusal::ClockSkew { .. })) => {
+            (Advice::Ahead, refusal.text())
+        }
         (_, Admission::Refused(refusal)) => (
-            RecoveryAction::Wait,
+            Advice::ClosedNotProven,
             format!(
-                "{}: no submit is accepted any more, but one may have been on its way. Wait, then \
-                 look up the same id.",
+                "{}: no submit is accepted any more, but one may have been on its way",
                 refusal.text()
             ),
         ),
-        (_, Admission::Executes | Admission::Replays) => (
-            RecoveryAction::ResubmitSameId,
-            "a submit may still be on its way. Send the same submit with the same id: it executes \
-             at most once."
-                .to_owned(),
-        ),
+        (_, Admission::Executes | Admission::Replays) => {
+            (Advice::MayArrive, "a submit may still be on its way".to_owned())
+        }
     };
-    Recovery { action, text: format!("There is no record of operation {id}; {next}") }
+    let text = format!("There is no record of operation {id}; {known}. {}", advice.next());
+    Recovery { action: advice.action(), text }
 }
 
 /// The next step for a submit that was only tried.
 pub fn of_trial(operation: &Operation) -> Recovery {
     let id = &operation.key.id;
-    if let Some(Outcome::Rejected(rejection)) = &operation.outcome {
-        let (action, reason) = (rejected(id, rejection).0, rejection.reason.word());
-        return Recovery {
-            action,
-            text: format!(
-                "Nothing was changed. Sent for real now, operation {id} would end REJECTED \
-                 ({reason}), and its id would be spent. Do not send it; correct it first."
-            ),
-        };
-    }
-    let would = match operation.state {
-        OperationState::Accepted => "stay ACCEPTED until its target is free".to_owned(),
-        state => format!("end {}", state.word()),
+    let (advice, would) = match (&operation.outcome, operation.state) {
+        (Some(Outcome::Rejected(rejection)), _) => {
+            let advice = match of_rejection(rejection) {
+                Advice::RejectedStale => Advice::TrialStale,
+                _ => Advice::TrialWrong,
+            };
+            let reason = rejection.reason.word();
+            (advice, format!("end REJECTED ({reason}), and its id would be spent"))
+        }
+        (_, OperationState::Accepted) => {
+            (Advice::TrialGood, "stay ACCEPTED until its target is free".to_owned())
+        }
+        (_, state) => (Advice::TrialGood, format!("end {}", state.word())),
     };
+    let next = advice.next();
     Recovery {
-        action: RecoveryAction::ResubmitSameId,
+        action: advice.action(),
         text: format!(
-            "Nothing was changed. Sent for real now, operation {id} would {would}. Send the same \
-             submit with the same id, without validate_only."
+            "Nothing was changed. Sent for real now, operation {id} would {would}. {next}"
         ),
     }
 }
@@ -148,7 +140,7 @@ fn applied(
     operation: &Operation,
     change: &DocumentChange,
     projected: Option<Projected>,
-) -> (RecoveryAction, String) {
+) -> (Advice, String) {
     let (id, target) = (&operation.key.id, operation.target.as_str());
     let revision = change.result_revision;
     let did = match change.hash_after.is_empty() {
@@ -164,73 +156,51 @@ fn applied(
         }
         Some(_) | None => String::new(),
     };
-    // Where a body is gone, the present is read before anything else is proposed (R48).
-    let body_is_gone =
-        operation.result.as_ref().is_some_and(|result| result.kept) && operation.body().is_none();
-    match body_is_gone {
-        false => (RecoveryAction::ShowResult, format!("{did}{now}. Show the result.")),
-        true => (
-            RecoveryAction::ReadCurrentState,
-            format!(
-                "{did}{now}. The body of its result is no longer kept. Read {target} as it is now."
-            ),
-        ),
+    let had_body = operation.result.as_ref().is_some_and(|result| result.kept);
+    match had_body && operation.body().is_none() {
+        true => {
+            let gone = "The body of its result is no longer kept.";
+            (Advice::BodyGone, format!("{did}{now}. {gone}"))
+        }
+        false => (Advice::Applied, format!("{did}{now}.")),
     }
 }
 
-fn rejected(id: &OperationId, rejection: &Rejection) -> (RecoveryAction, String) {
-    let reason = rejection.reason.word();
-    let known =
-        format!("Operation {id} was rejected ({reason}) and had no effect; its id is spent.");
-    let (action, next) = match rejection.reason {
-        RejectionReason::RevisionMismatch | RejectionReason::EditOutOfRange => (
-            RecoveryAction::ReadCurrentState,
-            "Read the target as it is now; a corrected instruction takes a new id.",
-        ),
+fn of_rejection(rejection: &Rejection) -> Advice {
+    match rejection.reason {
+        RejectionReason::RevisionMismatch | RejectionReason::EditOutOfRange => {
+            Advice::RejectedStale
+        }
         RejectionReason::DocumentMissing
         | RejectionReason::PatchFailed
         | RejectionReason::DocumentTooLarge
-        | RejectionReason::ContentKind => {
-            (RecoveryAction::NewIdSafe, "A corrected instruction takes a new id.")
-        }
-        RejectionReason::StartDeadline => (
-            RecoveryAction::NewIdSafe,
-            "It was not started in time; the same instruction may be sent again with a new id.",
-        ),
-    };
-    (action, format!("{known} {next}"))
+        | RejectionReason::ContentKind => Advice::RejectedWrong,
+        RejectionReason::StartDeadline => Advice::RejectedLate,
+    }
 }
 
-fn failed(operation: &Operation) -> (RecoveryAction, String) {
+fn failed(operation: &Operation) -> (Advice, String) {
     let id = &operation.key.id;
     match operation.certainty {
-        EffectCertainty::None => (
-            RecoveryAction::NewIdSafe,
-            format!(
-                "Operation {id} failed and had no effect. A new instruction may take a new id."
-            ),
-        ),
+        EffectCertainty::None => {
+            (Advice::FailedWithoutEffect, format!("Operation {id} failed and had no effect."))
+        }
         EffectCertainty::Complete | EffectCertainty::Partial | EffectCertainty::Unknown => (
-            RecoveryAction::AskHuman,
-            format!(
-                "Operation {id} failed, and a part of its effect may have happened. A person has \
-                 to decide what follows."
-            ),
+            Advice::FailedInPart,
+            format!("Operation {id} failed, and a part of its effect may have happened."),
         ),
     }
 }
 
 fn waiting(id: &OperationId, lock: Option<&Lock>) -> String {
-    let holder = lock.and_then(|lock| lock.holder.as_ref());
-    let known = match holder {
+    match lock.and_then(|lock| lock.holder.as_ref()) {
         Some(holder) => format!(
             "Operation {id} is recorded and has had no effect yet: it waits for its target, which \
              operation {} holds.",
             holder.operation_id
         ),
         None => format!("Operation {id} is recorded and has had no effect yet."),
-    };
-    format!("{known} Wait, then look up the same id.")
+    }
 }
 
 fn repeated(operation: &Operation, origin: Option<Origin>) -> &'static str {
@@ -250,6 +220,7 @@ mod tests {
     use super::*;
     use crate::domain::{
         ids::{Span, Timestamp},
+        refusal::RecoveryAction,
         sample::operation,
     };
 

@@ -10,13 +10,14 @@
 //! its tombstone and goes (see [`super::retire`]).
 
 use super::{
+    advice::Advice,
     closing,
     command::{Decided, Reply},
     ids::{MintTime, Span, Timestamp},
     inbox::AccountRow,
     operation::{Operation, OperationKey},
     policy::Policy,
-    refusal::{RecoveryAction, Refusal},
+    refusal::Refusal,
     submit::ensure_account,
     world::{World, needs::Access},
 };
@@ -49,12 +50,12 @@ impl Standing {
     }
 
     /// The safe next step for a caller that asked about the id.
-    pub fn recovery(self) -> RecoveryAction {
+    pub fn advice(self) -> Advice {
         match self {
-            Standing::Recorded | Standing::Compacted => RecoveryAction::ShowResult,
-            Standing::EvidenceExpired => RecoveryAction::ReadCurrentState,
-            Standing::NotAcceptedYet => RecoveryAction::ResubmitSameId,
-            Standing::NeverAccepted => RecoveryAction::NewIdSafe,
+            Standing::Recorded | Standing::Compacted => Advice::Applied,
+            Standing::EvidenceExpired => Advice::EvidenceGone,
+            Standing::NotAcceptedYet => Advice::MayArrive,
+            Standing::NeverAccepted => Advice::NeverAccepted,
         }
     }
 }
@@ -116,6 +117,33 @@ impl Clocks {
             now,
             window: policy.admission_window,
             skew: policy.max_clock_skew,
+        }
+    }
+}
+
+/// How long an account keeps what it knows of an id, and what it can't tell any more: told with
+/// every answer about one (R44).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// See [`Policy::admission_window`]; so too the other two.
+    pub admission_window: Span,
+    /// See the name.
+    pub record_retention: Span,
+    /// See the name.
+    pub tombstone_retention: Span,
+    /// See [`AccountRow::evidence_floor`]; absent while nothing was deleted.
+    pub floor: Option<Timestamp>,
+}
+
+impl Evidence {
+    /// That of an account, used or not.
+    pub fn of(account: Option<&AccountRow>, policy: &Policy) -> Self {
+        let floor = account.map(|row| row.evidence_floor);
+        Evidence {
+            admission_window: policy.admission_window,
+            record_retention: policy.record_retention,
+            tombstone_retention: policy.tombstone_retention,
+            floor: floor.filter(|floor| *floor > Timestamp::BEGINNING),
         }
     }
 }
@@ -253,6 +281,7 @@ mod tests {
     use crate::domain::{
         ids::{Account, OperationId},
         operation::OperationState,
+        refusal::RecoveryAction,
         sample,
     };
 
@@ -379,7 +408,7 @@ mod tests {
             (Standing::NotAcceptedYet, "NOT_ACCEPTED_YET", RecoveryAction::ResubmitSameId),
             (Standing::NeverAccepted, "NEVER_ACCEPTED", RecoveryAction::NewIdSafe),
         ] {
-            assert_eq!((standing.word(), standing.recovery()), (word, recovery));
+            assert_eq!((standing.word(), standing.advice().action()), (word, recovery));
         }
     }
 

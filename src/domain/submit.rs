@@ -23,7 +23,7 @@ use super::{
     policy::Policy,
     refusal::Refusal,
     spans::not_within,
-    standing,
+    standing::{self, Evidence},
     world::{
         World,
         needs::{Access, Body},
@@ -89,7 +89,13 @@ fn replay(world: &World, submit: &Submit, operation: Operation) -> Decided<Reply
         waiting_for,
         projection: None,
         intention: submit.intention,
+        evidence: evidence(world, submit)?,
     })))
+}
+
+fn evidence(world: &World, submit: &Submit) -> Decided<Evidence> {
+    let account = &submit.key.account;
+    Ok(Evidence::of(world.account(account)?, &world.policy(account)?))
 }
 
 fn target_key(submit: &Submit) -> TargetKey {
@@ -191,6 +197,7 @@ fn wait(world: &mut World, submit: &Submit, mut lock: Lock, policy: &Policy) -> 
         projection: None,
         other_inbox: None,
         intention: submit.intention,
+        evidence: evidence(world, submit)?,
     })
 }
 
@@ -221,6 +228,7 @@ fn execute(
         projection: projection.or(Some((false, 0, 0))),
         other_inbox: None,
         intention: submit.intention,
+        evidence: evidence(world, submit)?,
     })
 }
 

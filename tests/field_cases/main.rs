@@ -17,6 +17,7 @@ mod outages;
 mod queues;
 mod results;
 mod resume;
+mod retention;
 mod shared;
 mod slow;
 mod spelling;

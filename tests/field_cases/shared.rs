@@ -10,8 +10,8 @@ use receiptd::{
     proto::{
         AckOutcome, AttemptTarget, DeliveredResult, ExtendDeliveriesRequest, ExtendOutcome,
         OperationEventKind, PullDeliveriesRequest, RedriveDeliveriesRequest, RedriveOutcome,
-        StreamDeliveriesRequest, SubmitOperationRequest, delivery::State as DeliveryState,
-        operation::State,
+        Standing, StreamDeliveriesRequest, SubmitOperationRequest,
+        delivery::State as DeliveryState, operation::State,
     },
 };
 use tokio::sync::mpsc;
@@ -191,7 +191,7 @@ async fn pull_one(hosted: &Hosted) -> Vec<DeliveredResult> {
     answer.expect("answered").into_inner().results
 }
 
-/// The first half: an entry that died. Nothing is retired yet.
+/// An entry that died, and one whose record and delivery have passed their retention.
 async fn f15_ack_after_expiry(store: TestStore) {
     let policy = Policy { ack_deadline: Span::seconds(3), retry_budget: 1, ..Policy::default() };
     let hosted = host(store, policy).await;
@@ -222,5 +222,29 @@ async fn f15_ack_after_expiry(store: TestStore) {
     assert!(answer.expect("answered").into_inner().results.is_empty(), "its reader has it");
     assert_eq!(caller.redrive(SHARED, &[1]).await, [RedriveOutcome::AlreadyAcked]);
     assert_eq!(sequence(&pull_one(&hosted).await[0]), 2, "later entries flow");
+
+    let day = Duration::from_secs(24 * 3600);
+    hosted.advance(day);
+    eventually("the second entry to end", BOUND, async || {
+        let read = caller.get(&ids[1]).await;
+        (read.deliveries[0].state() == DeliveryState::Expired).then_some(())
+    })
+    .await;
+    hosted.advance(31 * day);
+    eventually("both to be retired", BOUND, async || {
+        (caller.inbox(SHARED).await.kept_from_sequence == 3).then_some(())
+    })
+    .await;
+    eventually("their records to age", BOUND, async || {
+        (caller.get(&ids[1]).await.standing() == Standing::Compacted).then_some(())
+    })
+    .await;
+    let before = [caller.events(&ids[0]).await, caller.events(&ids[1]).await];
+    let late = caller.ack(SHARED, &[2, 1]).await.expect("answered");
+    assert_eq!(late, [AckOutcome::Retired; 2], "no longer kept, and no reason to try again");
+    assert_eq!([caller.events(&ids[0]).await, caller.events(&ids[1]).await], before);
+    let (_, id) = hosted.minted_now("later");
+    caller.submitted(into_inbox(id.append("d1", "x"), SHARED)).await;
+    assert_eq!(sequence(&pull_one(&hosted).await[0]), 3, "and still they flow");
     hosted.stop().await;
 }

@@ -1,7 +1,15 @@
 //! What an application reads of a result's body, also over a connection that is cut again and again.
 
+use std::time::Duration;
+
 use receiptd::{
-    client::{connect::Client, outcome::Outcome, submission::Submission},
+    client::{
+        builder::BuildError,
+        connect::{Client, Secret},
+        outcome::Outcome,
+        retry::RetryLimits,
+        submission::Submission,
+    },
     proto::{Intent, ResultKind},
 };
 use sha2::{Digest, Sha256};
@@ -11,6 +19,7 @@ use crate::{
     append, client,
     support::{
         proxy::Proxy,
+        server::TOKEN_A,
         stores::{TestStore, on_both_stores},
         within,
     },
@@ -19,6 +28,7 @@ use crate::{
 on_both_stores!(
     a_body_is_read_whole_whatever_is_cut,
     a_body_that_is_not_there_is_refused_with_its_reason,
+    f29_retries_that_go_on_longer_than_an_id_is_admitted_are_refused,
 );
 
 /// Several chunks, and several cuts.
@@ -68,6 +78,28 @@ async fn a_body_is_read_whole_whatever_is_cut(store: TestStore) {
     }
     let connections = proxy.connections();
     assert!(connections >= BODY_BYTES as u64 / CUT_WITHIN, "resumed: {connections} connections");
+}
+
+/// The last sentence of F29: refused at the start, not found out when an answer is missing.
+async fn f29_retries_that_go_on_longer_than_an_id_is_admitted_are_refused(store: TestStore) {
+    let server = store.serve(&["--admission-window=20s"]);
+    let builder = || {
+        let endpoint = format!("http://{}", server.address());
+        Client::builder(endpoint).token(Secret::new(TOKEN_A))
+    };
+    let refused = within("an answer", builder().connect()).await.expect_err("half a minute");
+    assert!(
+        matches!(refused, BuildError::RetriesTooLong { total, window }
+            if total == Duration::from_secs(30) && window == Duration::from_secs(20)),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("RetryLimits::total"), "{refused}");
+    let limits = RetryLimits { total: Duration::from_secs(19), ..RetryLimits::standard() };
+    let client = within("an answer", builder().limits(limits).connect()).await.expect("shorter");
+    let Outcome::Known(_) = submit(&client, append("d1", "x")).await else { panic!("settled") };
+    let wrong = builder().token(Secret::new("nobody's")).connect();
+    let refused = within("an answer", wrong).await.expect_err("unknown");
+    assert!(matches!(refused, BuildError::NoAnswer(_)), "{refused:?}");
 }
 
 async fn a_body_that_is_not_there_is_refused_with_its_reason(store: TestStore) {

@@ -70,8 +70,9 @@ async fn f43_a_reader_that_does_not_read(store: TestStore) {
     let count = size_of("TESTS_F43_MEBIBYTES", MEBIBYTES) * 1024 * 1024 / RESULT_BYTES;
     fill(&caller, count).await;
     let own = Caller::new(server.address(), TOKEN_A);
-    let (before, handles) = (server.memory(), server.handles());
+    let before = server.memory();
     let mut unread = own.open(of("unread", "sleeper")).await.expect("the stream opens");
+    let connections = server.connections();
     let inbox = eventually("the window to fill", BOUND, async || {
         let inbox = caller.inbox("unread").await;
         (inbox.in_flight > 0).then_some(inbox)
@@ -96,10 +97,10 @@ async fn f43_a_reader_that_does_not_read(store: TestStore) {
         inbox.consumers.is_empty().then_some(())
     })
     .await;
-    if let Some(handles) = handles {
-        // Those of the two callers and of the store's own pool may come and go.
-        let back = async || server.handles().filter(|now| *now <= handles + handles / 10 + 4);
-        eventually("their handles to be closed", BOUND, back).await;
+    if let Some(connections) = connections {
+        assert!(connections >= 2, "of the two callers: {connections}");
+        let back = async || server.connections().filter(|now| *now <= connections);
+        eventually("their connections to be closed", BOUND, back).await;
     }
     if let (Some(before), Some(after)) = (before, server.memory()) {
         let rise = after.saturating_sub(before);

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{
     background,
     client::Caller,
+    requests::Identity,
     server::{TOKEN_A, TOKEN_B},
     stores::TestStore,
     wall_clock, within,
@@ -64,6 +65,13 @@ impl Hosted {
     /// A caller of account `b`.
     pub fn b(&self) -> Caller {
         Caller::new(self.address, TOKEN_B)
+    }
+
+    /// An id that is made now, by the clock of the store, in whole seconds.
+    pub fn minted_now(&self, id: &str) -> (Timestamp, Identity) {
+        let seconds = self.seams.now().0 / 1_000_000;
+        let mint_time = Some(prost_types::Timestamp { seconds, nanos: 0 });
+        (Timestamp(seconds * 1_000_000), Identity { id: id.to_owned(), mint_time })
     }
 
     /// Moves the store's clock.

@@ -121,6 +121,20 @@ impl Server {
         Some(std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).ok()?.count())
     }
 
+    /// Connections of callers that it holds, where the system tells.
+    pub fn connections(&self) -> Option<usize> {
+        const ESTABLISHED: &str = "01";
+        const CLOSE_WAIT: &str = "08";
+        let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+        let port = format!(":{:04X}", self.address.port());
+        let held = table.lines().filter(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let own = columns.next().is_some_and(|local| local.ends_with(&port));
+            own && columns.nth(1).is_some_and(|state| [ESTABLISHED, CLOSE_WAIT].contains(&state))
+        });
+        Some(held.count())
+    }
+
     /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         self.process.kill();

@@ -175,12 +175,26 @@ impl Tool {
     }
 }
 
-/// The old tool reads a field mask as the message that it is, not in its own form of JSON.
+/// The old tool reads a field mask as the message that it is, with the fields' names as the
+/// protocol writes them, not in a mask's own form of JSON (`lockLimit` for `lock_limit`).
 fn with_plain_mask(request: &Value) -> Value {
     let mut request = request.clone();
     if let Some(mask) = request.get_mut("updateMask") {
-        let paths: Vec<&str> = mask.as_str().unwrap_or_default().split(',').collect();
+        let paths: Vec<String> =
+            mask.as_str().unwrap_or_default().split(',').map(snake_case).collect();
         *mask = json!({ "paths": paths });
     }
     request
+}
+
+/// `lock_limit` of `lockLimit`.
+fn snake_case(name: &str) -> String {
+    let mut written = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            written.push('_');
+        }
+        written.push(letter.to_ascii_lowercase());
+    }
+    written
 }

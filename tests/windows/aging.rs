@@ -100,13 +100,6 @@ fn next(answer: &GetOperationResponse) -> RecoveryAction {
     answer.recovery.as_ref().expect("a next step").action()
 }
 
-/// An id that is made now, by the clock of the store.
-fn minted_now(hosted: &Hosted, id: &str) -> (Timestamp, Identity) {
-    let seconds = hosted.seams.now().0 / 1_000_000;
-    let mint_time = Some(prost_types::Timestamp { seconds, nanos: 0 });
-    (Timestamp(seconds * 1_000_000), Identity { id: id.to_owned(), mint_time })
-}
-
 /// Moves the clock, and waits until the sweep has brought an id to a standing.
 async fn aged(hosted: &Hosted, by: u64, id: &Identity, standing: Standing) -> GetOperationResponse {
     hosted.advance(Duration::from_secs(by));
@@ -177,7 +170,7 @@ async fn w13_w17_every_age_of_a_record_is_answered(store: TestStore) {
     assert_eq!(caller.text("d1").await, ("kept".to_owned(), 1), "it was done once");
 
     // The account goes on: what is minted now is accepted.
-    let (_, fresh) = minted_now(&hosted, "opaque:2");
+    let (_, fresh) = hosted.minted_now("opaque:2");
     assert_eq!(answered(&caller.submitted(fresh.append("d2", "more")).await).0, Origin::Executed);
     hosted.stop().await;
 }
@@ -230,7 +223,7 @@ async fn a_year_of_abandoned_acks_leaves_nothing_behind(store: TestStore) {
     let (mut floor, mut most) = (None, [0, 0]);
     for day in 0..DAYS {
         for number in 0..EACH_DAY {
-            let (minted, id) = minted_now(&hosted, &format!("day-{day}:{number}"));
+            let (minted, id) = hosted.minted_now(&format!("day-{day}:{number}"));
             // Each abandons its news, and half of them a lock and an inbox of their own with it.
             let target = format!("d{number}");
             let submit = match number % 2 {

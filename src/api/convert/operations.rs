@@ -3,7 +3,7 @@
 //! What must stay true: [`receipt`] is a function of what never changes once an outcome version
 //! exists, so that it is equal byte for byte on every answer (contract section 2).
 
-use super::times::timestamp;
+use super::times::{duration, timestamp};
 use crate::{
     domain::{
         audit::AuditKind,
@@ -19,10 +19,20 @@ use crate::{
         },
         recovery::Projected,
         refusal::{Recovery, RecoveryAction},
-        standing::Standing,
+        standing::{Evidence, Standing},
     },
     proto,
 };
+
+/// What the account keeps, for callers.
+pub fn evidence(evidence: &Evidence) -> proto::Evidence {
+    proto::Evidence {
+        admission_window: Some(duration(evidence.admission_window)),
+        record_retention: Some(duration(evidence.record_retention)),
+        tombstone_retention: Some(duration(evidence.tombstone_retention)),
+        evidence_floor: evidence.floor.map(timestamp),
+    }
+}
 
 /// A standing, for callers.
 pub fn standing(standing: Standing) -> proto::Standing {

@@ -4,7 +4,7 @@
 //! a submit only where one would help.
 
 use super::{Refusal, RefusalOutcome};
-use crate::domain::{ids::OperationId, standing::Standing};
+use crate::domain::{advice::Advice, ids::OperationId, standing::Standing};
 
 /// The one safe next step (contract section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,47 +72,61 @@ pub enum Asked {
 impl Refusal {
     /// The next step. Never "use a new id" for doubt about an old one.
     pub fn recovery(&self) -> RecoveryAction {
+        self.advice(Asked::Change, true).action()
+    }
+
+    /// The row of the table for whoever asked, and named an operation or none.
+    fn advice(&self, asked: Asked, names_operation: bool) -> Advice {
         match self {
-            Refusal::NotBegun { .. }
-            | Refusal::Invalid(_)
+            Refusal::NotBegun { fault, .. } => fault.advice(),
+            Refusal::Invalid(_)
             | Refusal::UnknownAction { .. }
             | Refusal::PayloadTooLarge { .. }
             | Refusal::IntentMismatch { .. }
-            | Refusal::ClockSkew { .. }
             | Refusal::ResumeTokenInvalid(_)
             | Refusal::InboxNotEmpty { .. }
             | Refusal::InboxRecreated
-            | Refusal::StreamSuperseded
-            | Refusal::StoreEpochChanged
             | Refusal::PolicyContradiction { .. }
             | Refusal::NoSuchInbox
-            | Refusal::NoSuchLock => RecoveryAction::FixRequest,
-            Refusal::NoSuchOperation { closed: None, standing } => standing.recovery(),
-            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed.recovery(),
-            Refusal::AdmissionClosed { standing: Standing::NeverAccepted, .. } => {
-                RecoveryAction::NewIdSafe
+            | Refusal::NoSuchLock => Advice::Correct,
+            Refusal::ClockSkew { .. } => Advice::Ahead,
+            Refusal::StreamSuperseded => Advice::Superseded,
+            Refusal::StoreEpochChanged => Advice::OtherEpoch,
+            Refusal::NoSuchOperation { closed: None, standing } => standing.advice(),
+            Refusal::NoSuchOperation { closed: Some(closed), .. } => {
+                closed.advice(asked, names_operation)
             }
-            Refusal::EvidenceExpired { .. }
-            | Refusal::NoSuchDocument
-            | Refusal::ResultNotKept { .. } => RecoveryAction::ReadCurrentState,
+            Refusal::AdmissionClosed { standing: Standing::NeverAccepted, .. } => {
+                Advice::NeverAccepted
+            }
+            // Another attempt may still be on its way; once its time is closed, that is settled.
+            Refusal::AdmissionClosed { .. } => Advice::ClosedNotProven,
+            Refusal::EvidenceExpired { .. } => Advice::EvidenceGone,
+            Refusal::NoSuchDocument => Advice::NothingThere,
+            Refusal::ResultNotKept { .. } => Advice::NoBody,
             Refusal::InboxFull { .. }
             | Refusal::AccountQuota { .. }
             | Refusal::RateLimited { .. }
-            | Refusal::SlowConsumer => RecoveryAction::SlowDown,
-            // Another attempt may still be on its way; once its time is closed, that is settled.
-            Refusal::AdmissionClosed { .. }
-            | Refusal::TargetLocked { .. }
+            | Refusal::SlowConsumer => Advice::SlowDown,
+            Refusal::TargetLocked { .. }
             | Refusal::ResultNotReady { .. }
-            | Refusal::IdentityHeld { .. } => RecoveryAction::Wait,
+            | Refusal::IdentityHeld { .. } => match asked {
+                Asked::Change => Advice::InTheWay,
+                Asked::Read | Asked::Stream => Advice::NotYet,
+            },
             Refusal::StoreUnavailable { .. }
             | Refusal::Draining { .. }
             | Refusal::StreamAged { .. }
             | Refusal::CommitUnknown
             | Refusal::NoAnswerYet { .. }
-            | Refusal::Internal => RecoveryAction::ResubmitSameId,
+            | Refusal::Internal => match (asked, names_operation) {
+                (Asked::Change, true) => Advice::LookUp,
+                (Asked::Change, false) | (Asked::Read, _) => Advice::CallAgain,
+                (Asked::Stream, _) => Advice::OpenAgain,
+            },
             Refusal::CredentialsMissing
             | Refusal::CredentialsInvalid
-            | Refusal::PermissionMissing { .. } => RecoveryAction::RequestAccess,
+            | Refusal::PermissionMissing { .. } => Advice::Access,
         }
     }
 
@@ -140,63 +154,14 @@ impl Refusal {
             (Asked::Stream, _, Some(id)) => format!("The stream of operation {id} has ended"),
             (Asked::Stream, _, None) => "The stream has ended".to_owned(),
         };
-        let text = format!("{known}: {}. {}", self.text(), self.next_sentence(id, asked));
-        Recovery { action: self.recovery(), text }
-    }
-
-    /// Whether the id can't be accepted any more, so that a submit under it is of no use.
-    fn is_closed(&self) -> bool {
-        let refusal = match self {
-            Refusal::NoSuchOperation { closed: Some(closed), .. } => closed,
-            other => other,
-        };
-        matches!(refusal, Refusal::AdmissionClosed { .. })
+        let advice = self.advice(asked, id.is_some());
+        let text = format!("{known}: {}. {}", self.text(), advice.next());
+        Recovery { action: advice.action(), text }
     }
 
     /// Whether what was asked for is not there.
     fn is_absence(&self) -> bool {
         matches!(self, Refusal::NoSuchDocument | Refusal::NoSuchInbox | Refusal::NoSuchLock)
-    }
-
-    fn next_sentence(&self, id: Option<&OperationId>, asked: Asked) -> &'static str {
-        if let Refusal::NotBegun { fault, .. } = self {
-            return fault.next_sentence();
-        }
-        let is_absent = matches!(self, Refusal::NoSuchOperation { .. });
-        match (self.recovery(), asked) {
-            (RecoveryAction::ShowResult, _) => "Show the result.",
-            (RecoveryAction::Wait, _) if self.is_closed() => "Wait, then look up the same id.",
-            (RecoveryAction::Wait, Asked::Change) => "Wait, then send the same id again.",
-            (RecoveryAction::Wait, Asked::Read | Asked::Stream) => "Wait, then ask again.",
-            (RecoveryAction::ResubmitSameId, Asked::Read | Asked::Stream) if is_absent => {
-                "Send the same submit with the same id."
-            }
-            (RecoveryAction::ResubmitSameId, Asked::Stream) => "Open it again.",
-            (RecoveryAction::ResubmitSameId, Asked::Read) => "Send the same call again.",
-            (RecoveryAction::ResubmitSameId, Asked::Change) if id.is_none() => {
-                "Send the same call again."
-            }
-            (RecoveryAction::ResubmitSameId, Asked::Change) => {
-                "Look it up, or send the same submit with the same id again."
-            }
-            (RecoveryAction::NewIdSafe, _) => "A new instruction may take a new id.",
-            (RecoveryAction::ReadCurrentState, _) if *self == Refusal::NoSuchDocument => {
-                "That is its current state; decide by it."
-            }
-            (RecoveryAction::ReadCurrentState, _) => "Read the target as it is now, then decide.",
-            (RecoveryAction::Reconcile, _) => "Settle the outcome by evidence.",
-            (RecoveryAction::AskHuman, _) => "Ask a person.",
-            // To open it again as it was would end the newer one, and so for ever.
-            (RecoveryAction::FixRequest, _) if *self == Refusal::StreamSuperseded => {
-                "Leave it to the newer stream, or open one with a consumer id of its own."
-            }
-            (RecoveryAction::FixRequest, _) if *self == Refusal::StoreEpochChanged => {
-                "Open the stream without a token."
-            }
-            (RecoveryAction::FixRequest, _) => "Correct the request.",
-            (RecoveryAction::RequestAccess, _) => "Ask for access.",
-            (RecoveryAction::SlowDown, _) => "Send less, or later.",
-        }
     }
 }
 

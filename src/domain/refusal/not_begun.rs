@@ -2,6 +2,8 @@
 //!
 //! What must stay true: no rule has seen such a request, so that it had no effect for certain.
 
+use crate::domain::advice::Advice;
+
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotBegun {
@@ -38,12 +40,12 @@ impl NotBegun {
         }
     }
 
-    pub(super) fn next_sentence(self) -> &'static str {
+    pub(super) fn advice(self) -> Advice {
         match self {
-            NotBegun::TooLarge => "Send less in one request.",
-            NotBegun::Undecodable => "Correct the request.",
-            NotBegun::NoSuchMethod => "Correct the name, or ask a server of a newer release.",
-            NotBegun::Encoding => "Send it without compression.",
+            NotBegun::TooLarge => Advice::SendLess,
+            NotBegun::Undecodable => Advice::Correct,
+            NotBegun::NoSuchMethod => Advice::OtherName,
+            NotBegun::Encoding => Advice::Uncompressed,
         }
     }
 }
