@@ -47,6 +47,13 @@ pub(super) struct Page {
     ends_backlog: bool,
 }
 
+impl Page {
+    /// Whether a delivery is shown with this page.
+    pub(super) fn holds(&self, sequence: i64) -> bool {
+        self.deliveries.iter().any(|delivery| delivery.key.sequence == sequence)
+    }
+}
+
 impl Life {
     /// How many after the token's position were acked elsewhere.
     pub(super) async fn count_acked_elsewhere(
@@ -381,6 +388,8 @@ impl Life {
             self.doubtful = true;
             self.look_wanted = true;
         }
+        // What was told as lost while it was on its way is not shown any more.
+        results.retain(|(delivery, _)| !self.progress.is_over(delivery.key.sequence));
         if self.send_results(results).await? == Sent::Whole {
             self.cover(covered);
         }

@@ -207,10 +207,13 @@ pub fn frame(
         Frame::Withdrawn(ended) => Sent::Withdrawn(proto::Withdrawn {
             deliveries: ended
                 .into_iter()
-                .map(|(sequence, operation_id, state)| proto::WithdrawnDelivery {
-                    sequence,
-                    operation_id: operation_id.to_string(),
-                    state: delivery_state(state).into(),
+                .map(|(sequence, how)| match how {
+                    Some((operation_id, state)) => proto::WithdrawnDelivery {
+                        sequence,
+                        operation_id: operation_id.to_string(),
+                        state: delivery_state(state).into(),
+                    },
+                    None => proto::WithdrawnDelivery { sequence, ..Default::default() },
                 })
                 .collect(),
         }),
