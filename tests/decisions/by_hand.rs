@@ -230,16 +230,52 @@ fn a_deferred_attempt_counts_and_comes_after_its_delay() {
     assert!(offered(&mut memory, "c", epoch, 5).is_empty(), "not before its delay");
     memory.advance(Span::seconds(1));
     assert_eq!(offered(&mut memory, "c", epoch, 5), [(1, 2)]);
-    // At once, then past the window's end, then past the budget.
+    // At once, then past the budget.
     attempted(&mut memory, &defer(named(None, &[(1, 2)]), Span(0)));
     assert_eq!(offered(&mut memory, "c", epoch, 5), [(1, 3)]);
     let last = attempted(&mut memory, &defer(named(None, &[(1, 3)]), Span(0)));
     assert_eq!(last, [AttemptOutcome::Done], "DEFERRED");
     assert_eq!(row(&memory, 1).state, DeliveryState::Dead, "and dead: its budget is spent");
     assert_eq!(memory.inboxes[&inbox("default")].dead_total, 1);
-    attempted(&mut memory, &defer(named(None, &[(2, 1)]), Span::seconds(90)));
-    let clamped = row(&memory, 2);
-    assert_eq!(clamped.available_time, Some(clamped.expire_time - Span(1)), "before its expiry");
+}
+
+#[test]
+fn a_deferral_leaves_an_ack_deadline_of_the_window_or_changes_nothing() {
+    use AttemptOutcome::{Done, WindowEnds};
+    // The window is 90 s, an ack deadline 30 s.
+    let rows = [
+        (0, Span::seconds(60), Done),
+        (0, Span(Span::seconds(60).0 + 1), WindowEnds),
+        (0, Span::seconds(90), WindowEnds),
+        (25, Span::seconds(35), Done),
+        (25, Span::seconds(36), WindowEnds),
+        (70, Span(1), WindowEnds),
+        (70, Span(0), Done),
+    ];
+    for (at, delay, expected) in rows {
+        let mut memory = queued(1);
+        let epoch = opened(&mut memory, "c", 5);
+        offered(&mut memory, "c", epoch, 1);
+        memory.run(&extend(named(None, &[(1, 1)]), Some(Span::seconds(90)))).expect("extended");
+        memory.advance(Span::seconds(at));
+        let before = memory.clone();
+        let outcome = attempted(&mut memory, &defer(named(Some("c"), &[(1, 1)]), delay));
+        assert_eq!(outcome, [expected], "after {at} s for {delay:?}");
+        if expected == WindowEnds {
+            assert_eq!(memory.deliveries, before.deliveries, "it is still in flight");
+            assert_eq!((memory.audit, memory.deferrals), (before.audit, before.deferrals));
+        } else {
+            assert_eq!(row(&memory, 1).available_time, Some(memory.now + delay));
+        }
+    }
+    // A last attempt has none after it that would need time.
+    let mut memory = Memory::new(Policy { retry_budget: 1, ..policy() });
+    let now = memory.now;
+    submitted(&mut memory, append("o1", now));
+    let epoch = opened(&mut memory, "c", 5);
+    offered(&mut memory, "c", epoch, 1);
+    let last = attempted(&mut memory, &defer(named(None, &[(1, 1)]), Span::seconds(90)));
+    assert_eq!((last, row(&memory, 1).state), (vec![Done], DeliveryState::Dead));
 }
 
 #[test]
