@@ -171,7 +171,7 @@ fn can_take(world: &World, inbox: &Inbox) -> bool {
         && attached.epoch == consumer.epoch
         && inbox.offered == inbox.last_sequence()
         && inbox.returned == 0
-        && consumer.in_flight < consumer.window
+        && consumer.in_flight < inbox.window_of(consumer, world.policy())
         && inbox.in_flight < inbox.in_flight_limit(world.policy())
 }
 

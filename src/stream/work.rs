@@ -289,8 +289,9 @@ impl Life {
     /// What may be put in flight, by the row as last read.
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
-        let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.known.in_flight_limit(self.engine.policy()) - self.known.in_flight)
+        let (known, policy) = (&self.known, self.engine.policy());
+        let own = consumer.map_or(0, |own| known.window_of(own, policy) - own.in_flight);
+        own.min(known.in_flight_limit(policy) - known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a
