@@ -106,6 +106,8 @@ impl SweepCounts {
             Swept::Closed(count) => SweepCounts { closed: count.unsigned_abs(), ..none },
             Swept::Purged(count) => SweepCounts { purged: count.unsigned_abs(), ..none },
             Swept::InboxRetired => SweepCounts { inboxes_retired: 1, ..none },
+            // The engine tells it, whoever asked.
+            Swept::Recounted { .. } => none,
         }
     }
 

@@ -14,7 +14,7 @@ pub mod changes;
 mod edits;
 pub mod needs;
 mod rows;
-mod searches;
+pub mod searches;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ pub struct World {
     waiters: BTreeMap<TargetKey, Vec<OperationKey>>,
     fresh: BTreeMap<InboxKey, Found>,
     held: BTreeSet<(InboxKey, ConsumerId)>,
-    oldest_open: BTreeSet<InboxKey>,
+    oldest_open: BTreeMap<InboxKey, Found>,
     oldest_kept: BTreeMap<InboxKey, Found>,
     audit: Vec<AuditRow>,
     handed: Vec<DeliveryKey>,
@@ -102,7 +102,7 @@ impl World {
             waiters: BTreeMap::new(),
             fresh: BTreeMap::new(),
             held: BTreeSet::new(),
-            oldest_open: BTreeSet::new(),
+            oldest_open: BTreeMap::new(),
             oldest_kept: BTreeMap::new(),
             audit: Vec::new(),
             handed: Vec::new(),

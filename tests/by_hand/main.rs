@@ -6,6 +6,7 @@ mod hosted;
 mod support;
 
 mod attempts;
+mod counts;
 mod limits;
 mod names;
 mod pulls;

@@ -22,7 +22,7 @@ use crate::{
     offered, opened, submitted,
 };
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy {
         ack_window: Span::seconds(90),
         retry_budget: 3,
@@ -33,7 +33,7 @@ fn policy() -> Policy {
 }
 
 /// An inbox with so many results.
-fn queued(count: i64) -> Memory {
+pub(super) fn queued(count: i64) -> Memory {
     let mut memory = Memory::new(policy());
     let now = memory.now;
     for number in 1..=count {
@@ -42,11 +42,11 @@ fn queued(count: i64) -> Memory {
     memory
 }
 
-fn row(memory: &Memory, sequence: i64) -> Delivery {
+pub(super) fn row(memory: &Memory, sequence: i64) -> Delivery {
     memory.deliveries[&delivery("default", sequence)].clone()
 }
 
-fn attempted(memory: &mut Memory, command: &Command) -> Vec<AttemptOutcome> {
+pub(super) fn attempted(memory: &mut Memory, command: &Command) -> Vec<AttemptOutcome> {
     match memory.run(command) {
         Ok(Reply::Attempted(done)) => {
             if let [attempted] = &done[..] {
@@ -94,7 +94,7 @@ fn events(memory: &Memory, id: &str, kind: AuditKind) -> Vec<AuditEvent> {
     events.filter(|event| event.kind == kind).collect()
 }
 
-fn named(who: Option<&str>, named: &[(i64, i32)]) -> Attempts {
+pub(super) fn named(who: Option<&str>, named: &[(i64, i32)]) -> Attempts {
     attempts("default", who, named)
 }
 
@@ -237,45 +237,6 @@ fn a_deferred_attempt_counts_and_comes_after_its_delay() {
     assert_eq!(last, [AttemptOutcome::Done], "DEFERRED");
     assert_eq!(row(&memory, 1).state, DeliveryState::Dead, "and dead: its budget is spent");
     assert_eq!(memory.inboxes[&inbox("default")].dead_total, 1);
-}
-
-#[test]
-fn a_deferral_leaves_an_ack_deadline_of_the_window_or_changes_nothing() {
-    use AttemptOutcome::{Done, WindowEnds};
-    // The window is 90 s, an ack deadline 30 s.
-    let rows = [
-        (0, Span::seconds(60), Done),
-        (0, Span(Span::seconds(60).0 + 1), WindowEnds),
-        (0, Span::seconds(90), WindowEnds),
-        (25, Span::seconds(35), Done),
-        (25, Span::seconds(36), WindowEnds),
-        (70, Span(1), WindowEnds),
-        (70, Span(0), Done),
-    ];
-    for (at, delay, expected) in rows {
-        let mut memory = queued(1);
-        let epoch = opened(&mut memory, "c", 5);
-        offered(&mut memory, "c", epoch, 1);
-        memory.run(&extend(named(None, &[(1, 1)]), Some(Span::seconds(90)))).expect("extended");
-        memory.advance(Span::seconds(at));
-        let before = memory.clone();
-        let outcome = attempted(&mut memory, &defer(named(Some("c"), &[(1, 1)]), delay));
-        assert_eq!(outcome, [expected], "after {at} s for {delay:?}");
-        if expected == WindowEnds {
-            assert_eq!(memory.deliveries, before.deliveries, "it is still in flight");
-            assert_eq!((memory.audit, memory.deferrals), (before.audit, before.deferrals));
-        } else {
-            assert_eq!(row(&memory, 1).available_time, Some(memory.now + delay));
-        }
-    }
-    // A last attempt has none after it that would need time.
-    let mut memory = Memory::new(Policy { retry_budget: 1, ..policy() });
-    let now = memory.now;
-    submitted(&mut memory, append("o1", now));
-    let epoch = opened(&mut memory, "c", 5);
-    offered(&mut memory, "c", epoch, 1);
-    let last = attempted(&mut memory, &defer(named(None, &[(1, 1)]), Span::seconds(90)));
-    assert_eq!((last, row(&memory, 1).state), (vec![Done], DeliveryState::Dead));
 }
 
 #[test]

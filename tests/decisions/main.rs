@@ -3,6 +3,7 @@
 mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;
+mod deferrals;
 mod deliveries;
 mod inboxes;
 mod left;

@@ -6,7 +6,7 @@
 
 use super::{
     World,
-    needs::{Need, PURGED_MAX, Unloaded, WAITERS_MAX, unloaded},
+    needs::{CLOSED_MAX, Need, PURGED_MAX, Unloaded, WAITERS_MAX, unloaded},
 };
 use crate::domain::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
@@ -23,6 +23,15 @@ pub(super) struct Found {
     complete: bool,
     /// The highest number that it looked at.
     last: i64,
+}
+
+/// What is known of the open deliveries that deleted generations left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftOpen {
+    /// There are no others.
+    All,
+    /// The search reached its limit: there may be more.
+    SoManyAtLeast,
 }
 
 impl World {
@@ -58,7 +67,9 @@ impl World {
 
     /// Loads the oldest open deliveries of an inbox, by number.
     pub fn load_oldest_open(&mut self, key: InboxKey, open: Vec<Delivery>) {
-        self.oldest_open.insert(key);
+        let complete = i64::try_from(open.len()).unwrap_or(i64::MAX) < CLOSED_MAX;
+        let last = open.last().map_or(0, |delivery| delivery.key.sequence);
+        self.oldest_open.insert(key, Found { complete, last });
         for delivery in open {
             self.load_delivery(delivery.key.clone(), Some(delivery));
         }
@@ -153,13 +164,21 @@ impl World {
         Ok(held.map(|delivery| delivery.key.clone()).collect())
     }
 
-    /// Deliveries of an inbox that have not ended, by number: the oldest, and those of this batch.
-    pub fn oldest_open(&self, key: &InboxKey) -> Result<Vec<DeliveryKey>, Unloaded> {
-        if !self.oldest_open.contains(key) {
-            return Err(unloaded(Need::OldestOpen(key.clone())));
-        }
+    /// Deliveries of deleted generations of an inbox that have not ended, by number: the oldest, and
+    /// those of this batch. And whether these are all of them.
+    pub fn left_open(&self, key: &InboxKey) -> Result<(Vec<DeliveryKey>, LeftOpen), Unloaded> {
+        let missing = || unloaded(Need::OldestOpen(key.clone()));
+        let found = self.oldest_open.get(key).ok_or_else(missing)?;
+        let first = self.inbox(key)?.map_or(0, |inbox| inbox.first_sequence);
         let open = self.deliveries_of(key).filter(|delivery| delivery.state.is_open());
-        Ok(open.map(|delivery| delivery.key.clone()).collect())
+        let left = open.take_while(|delivery| delivery.key.sequence < first);
+        let left = left.map(|delivery| delivery.key.clone()).collect();
+        let known = if found.complete || found.last >= first {
+            LeftOpen::All
+        } else {
+            LeftOpen::SoManyAtLeast
+        };
+        Ok((left, known))
     }
 
     /// The oldest deliveries of an inbox whose rows are kept, by number, without a gap.
