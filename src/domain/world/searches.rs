@@ -41,7 +41,7 @@ impl World {
     }
 
     /// Loads what an inbox can send: fresh rows after its cursor by number, and returned or
-    /// redriven ones that are available, by number. `limit` is the limit of the search.
+    /// redriven ones of this generation that are available, by number. `limit` is the limit of the search.
     pub fn load_deliverable(
         &mut self,
         key: InboxKey,
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// Loads what a consumer holds, by number.
+    /// Loads what a consumer holds of this generation, by number.
     pub fn load_held(&mut self, key: InboxKey, consumer: ConsumerId, held: Vec<Delivery>) {
         self.held.insert((key, consumer));
         for delivery in held {
@@ -142,14 +142,15 @@ impl World {
             let sequence = delivery.key.sequence;
             delivery.is_fresh() && sequence > offered && sequence <= end
         });
-        // What a deleted generation left behind is nobody's any more.
+        // What a deleted generation left behind is nobody's any more. The search leaves it out too;
+        // here it may be loaded for another command.
         let own = |delivery: &&&Delivery| inbox.is_some_and(|inbox| inbox.owns(&delivery.key));
         let returned = returned.filter(own);
         let order = in_order(fresh.copied().collect(), returned.copied().collect());
         Ok((order.into_iter().map(|delivery| delivery.key.clone()).collect(), end))
     }
 
-    /// What a consumer holds in an inbox, whatever stream of it, by number.
+    /// What a consumer holds in this generation of an inbox, whatever stream of it, by number.
     pub fn held(
         &self,
         key: &InboxKey,
@@ -158,8 +159,10 @@ impl World {
         if !self.held.contains(&(key.clone(), consumer.clone())) {
             return Err(unloaded(Need::Held(key.clone(), consumer.clone())));
         }
+        let inbox = self.inbox(key)?;
         let held = self.deliveries_of(key).filter(|delivery| {
-            delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
+            inbox.is_some_and(|inbox| inbox.owns(&delivery.key))
+                && delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
         });
         Ok(held.map(|delivery| delivery.key.clone()).collect())
     }
