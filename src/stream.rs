@@ -180,8 +180,9 @@ pub enum Frame {
         /// Their operations, at most 100; none where they are purged.
         operation_ids: Vec<OperationId>,
     },
-    /// Results shown on this stream that ended elsewhere: number, operation, how.
-    Withdrawn(Vec<(i64, OperationId, DeliveryState)>),
+    /// Results shown on this stream that ended elsewhere: number; operation and how, unless the row
+    /// was purged before that was seen.
+    Withdrawn(Vec<(i64, Option<(OperationId, DeliveryState)>)>),
     /// The server ends this stream.
     Draining {
         /// Why, for people.

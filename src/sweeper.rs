@@ -136,6 +136,8 @@ impl SweepCounts {
             Swept::Compacted => SweepCounts { compacted: 1, ..none },
             Swept::TrailRemoved => SweepCounts { trails_removed: 1, ..none },
             Swept::Forgotten => SweepCounts { forgotten: 1, ..none },
+            // The engine tells it, whoever asked.
+            Swept::Recounted { .. } => none,
         }
     }
 

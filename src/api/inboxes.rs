@@ -367,7 +367,7 @@ impl Api {
         let oldest = self.engine().store().oldest_open_of(&keys).await?;
         let policy = self.engine().policy(account).await?;
         let shown = |(inbox, oldest): (&Inbox, &Option<Delivery>)| {
-            // What a deleted generation left is not this inbox's.
+            // Another generation may have begun since the inbox was read.
             let own = oldest.as_ref().filter(|oldest| inbox.owns(&oldest.key));
             convert::inbox(inbox, own, &policy)
         };

@@ -45,6 +45,9 @@ const DEFER_EXAMPLES: &str = "\
 Example, the second attempt of number 17:
   receiptd inbox defer default 17:2 --delay 30s
 
+WINDOW_ENDS: after the delay, less than one ack deadline of the ack window would be left; nothing
+changed. Defer for less, or ack it.
+
 Exit codes: 0 deferred or acked already; 1 anything else; 5 not known";
 
 const REDRIVE_EXAMPLES: &str = "\

@@ -251,6 +251,8 @@ async fn print_news(reader: &mut InboxReader, args: &InboxStreamArgs) -> End {
                     reader.handled(&result);
                 }
             }
+            // It was printed, and is printed again if it is redriven.
+            News::Withdrawn(withdrawn) => reader.let_go(&withdrawn),
             News::CaughtUp if args.until_caught_up => return End::AsAsked,
             _ => {}
         }

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::proto::{
     AckDeliveriesRequest, DeliveredResult, StreamDeliveriesRequest, StreamDeliveriesResponse,
-    stream_deliveries_response::Frame,
+    WithdrawnDelivery, stream_deliveries_response::Frame,
 };
 
 pub use super::reader_state::{News, ReaderState, SeenAgain, Stage, Totals};
@@ -195,9 +195,12 @@ impl InboxReader {
 
     /// The application could not use this result: when it comes again, it counts as new.
     pub fn give_back(&self, result: &DeliveredResult) {
-        if let Some(delivery) = &result.delivery {
-            self.shared.book().give_back(ResultKey::of(delivery));
-        }
+        result.delivery.iter().for_each(|delivery| self.give_back_key(ResultKey::of(delivery)));
+    }
+
+    /// The application does nothing more for a withdrawn result: if it is redriven, it is new.
+    pub fn let_go(&self, withdrawn: &WithdrawnDelivery) {
+        self.shared.book().let_go(withdrawn.sequence);
     }
 
     /// What to save.
@@ -380,9 +383,8 @@ fn silence_limit_of(heartbeat: Option<&prost_types::Duration>) -> Duration {
 fn take_frame(shared: &Shared, frame: Frame) -> Option<StreamEnd> {
     match frame {
         Frame::Opened(opened) => {
-            let policy = opened.policy.as_ref();
-            let ack_deadline = policy.and_then(|policy| policy.ack_deadline.as_ref());
-            lock(&shared.extensions).opened(ack_deadline);
+            let told = opened.policy.as_ref().and_then(|policy| policy.ack_deadline.as_ref());
+            lock(&shared.extensions).opened(told);
             let mut book = shared.book();
             book.keep_token(&opened.resume_token);
             if book.state.consumer_id.is_empty() {

@@ -1,7 +1,8 @@
 //! What a reader of an inbox knows: its position, what it has handled, what is acked.
 //!
 //! What must stay true: one outcome (inbox, sequence, outcome version) is handed to the application
-//! once per reader state; a handled result stays in the state until the server has answered its
+//! once per reader state, and never to two handlers at a time, whatever ended or came again
+//! meanwhile; a handled result stays in the state until the server has answered its
 //! ack, whatever happens in between; the token never runs ahead of what was taken in.
 //! Deliberately not here: the network and time (see [`super::inbox`]).
 
@@ -115,7 +116,9 @@ pub enum News {
     CaughtUp,
     /// Numbers that will not come; their results are readable through a look-up.
     Gap(Gap),
-    /// A result that ended elsewhere; nothing is left to do for it here.
+    /// A result that ended elsewhere. One that was not taken yet is taken back. One that was stays
+    /// known until the application says `handled`, `give_back` or `let_go`: should it be redriven
+    /// meanwhile, it is not handed over a second time.
     Withdrawn(WithdrawnDelivery),
     /// The stream ended and is opened again from the last token.
     Reconnecting(Option<Box<Failure>>),
@@ -148,6 +151,9 @@ pub(crate) struct Book {
     pub(crate) state: ReaderState,
     pub(crate) totals: Totals,
     handed_over: BTreeSet<ResultKey>,
+    /// Those of `handed_over` that ended elsewhere, and were not shown again since: there is no
+    /// attempt that needs more time.
+    withdrawn: BTreeSet<ResultKey>,
     /// Handled results whose ack may be sent now. What a restored state brings along waits until
     /// it was delivered again or the stream has caught up, so that the copy is recognised.
     due: BTreeSet<ResultKey>,
@@ -163,6 +169,7 @@ impl Book {
             state,
             totals: Totals::default(),
             handed_over: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             due: BTreeSet::new(),
             acked: BTreeSet::new(),
             news: VecDeque::new(),
@@ -213,6 +220,7 @@ impl Book {
             if stage != Stage::HandedOver {
                 self.due.insert(key);
             }
+            self.withdrawn.remove(&key);
             let delivery = result.delivery.unwrap_or_default();
             self.notice(News::AlreadySeen(SeenAgain {
                 key,
@@ -275,19 +283,37 @@ impl Book {
         self.due = self.state.handled_unacked.clone();
     }
 
-    /// Results that ended elsewhere: what the application has not taken yet is taken back.
+    /// Results that ended elsewhere: what the application has not taken yet is taken back. What it
+    /// has taken may be in work still: it stays known, so that a redrive hands it to nobody else.
     pub(crate) fn withdraw(&mut self, withdrawn: Withdrawn) {
         for delivery in withdrawn.deliveries {
-            let sequence = delivery.sequence;
-            self.handed_over.retain(|key| key.sequence != sequence);
-            let before = self.news.len();
+            let mut taken_back = Vec::new();
             self.news.retain(|news| match news {
-                News::Result(result) => ResultKey::of_result(result).sequence != sequence,
+                News::Result(result) => {
+                    let key = ResultKey::of_result(result);
+                    let gone = key.sequence == delivery.sequence;
+                    taken_back.extend(gone.then_some(key));
+                    !gone
+                }
                 _ => true,
             });
-            self.results_waiting -= before - self.news.len();
+            self.results_waiting -= taken_back.len();
+            self.handed_over.retain(|key| !taken_back.contains(key));
+            let taken = self.handed_over.iter().filter(|key| key.sequence == delivery.sequence);
+            self.withdrawn.extend(taken);
             self.notice(News::Withdrawn(delivery));
         }
+    }
+
+    /// The application does nothing more for a withdrawn result that it has taken.
+    pub(crate) fn let_go(&mut self, sequence: i64) {
+        self.withdrawn.retain(|key| {
+            let gone = key.sequence == sequence;
+            if gone {
+                self.handed_over.remove(key);
+            }
+            !gone
+        });
     }
 
     /// The application has used a result.
@@ -298,7 +324,7 @@ impl Book {
 
     /// The same, for an application that keeps the state before the ack leaves.
     pub(crate) fn note_handled(&mut self, key: ResultKey) {
-        self.handed_over.remove(&key);
+        self.give_back(key);
         self.state.handled_unacked.insert(key);
     }
 
@@ -309,14 +335,15 @@ impl Book {
         }
     }
 
-    /// Whether a result is with the application, or waits for it.
+    /// Whether an attempt that was shown is with the application, or waits for it.
     pub(crate) fn holds(&self, key: ResultKey) -> bool {
-        self.handed_over.contains(&key)
+        self.handed_over.contains(&key) && !self.withdrawn.contains(&key)
     }
 
     /// The application could not use a result: its next delivery counts as new.
     pub(crate) fn give_back(&mut self, key: ResultKey) {
         self.handed_over.remove(&key);
+        self.withdrawn.remove(&key);
     }
 
     /// The acks to send now.
@@ -353,138 +380,5 @@ impl Book {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn result(sequence: i64, attempt: i32) -> DeliveredResult {
-        let delivery = Delivery { sequence, attempt, outcome_version: 1, ..Delivery::default() };
-        DeliveredResult {
-            delivery: Some(delivery),
-            operation: None,
-            redelivered: attempt > 1,
-            payload: None,
-        }
-    }
-
-    fn batch(sequences: &[i64], attempt: i32) -> DeliveryBatch {
-        DeliveryBatch {
-            results: sequences.iter().map(|number| result(*number, attempt)).collect(),
-            resume_token: format!("after-{sequences:?}"),
-        }
-    }
-
-    fn key(sequence: i64) -> ResultKey {
-        ResultKey { sequence, outcome_version: 1 }
-    }
-
-    fn answer(book: &mut Book) {
-        let answers: Vec<AckResult> = book
-            .acks_due()
-            .iter()
-            .map(|target| AckResult {
-                sequence: target.sequence,
-                outcome: AckOutcome::Acked.into(),
-                ..AckResult::default()
-            })
-            .collect();
-        book.acks_answered(&answers);
-    }
-
-    /// New results and repeated ones, by number.
-    fn told(book: &mut Book) -> (Vec<i64>, Vec<i64>) {
-        let (mut new, mut seen) = (Vec::new(), Vec::new());
-        while let Some(news) = book.take_news() {
-            match news {
-                News::Result(result) => new.push(ResultKey::of_result(&result).sequence),
-                News::AlreadySeen(again) => seen.push(again.key.sequence),
-                _ => {}
-            }
-        }
-        (new, seen)
-    }
-
-    #[test]
-    fn a_restart_with_saved_state_shows_nothing_twice() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1, 2, 3], 1));
-        assert_eq!(told(&mut book), (vec![1, 2, 3], vec![]));
-        (1..=3).for_each(|number| book.handled(key(number)));
-
-        let saved = serde_json::to_string(&book.state).expect("the state is serialisable");
-        let state: ReaderState = serde_json::from_str(&saved).expect("and comes back");
-        let mut book = Book::new(state, 10);
-        assert!(book.acks_due().is_empty(), "the copies come first");
-        book.take_in(batch(&[1, 2, 3, 4], 2));
-        assert_eq!(told(&mut book), (vec![4], vec![1, 2, 3]));
-        assert_eq!(book.acks_due().len(), 3);
-        answer(&mut book);
-        assert!(book.state.handled_unacked.is_empty());
-    }
-
-    #[test]
-    fn a_lost_ack_is_sent_until_it_is_answered() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1], 1));
-        book.handled(key(1));
-        assert_eq!(book.acks_due().len(), 1);
-        book.take_in(batch(&[1], 2));
-        assert_eq!(book.acks_due().len(), 1);
-        book.acks_answered(&[AckResult { sequence: 1, ..AckResult::default() }]);
-        assert_eq!(book.acks_due().len(), 1, "an unspecified outcome is no answer");
-        answer(&mut book);
-        assert!(book.acks_due().is_empty());
-        assert_eq!(told(&mut book), (vec![1], vec![1]));
-    }
-
-    #[test]
-    fn a_copy_of_an_acked_result_is_acked_again() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1], 1));
-        book.handled(key(1));
-        answer(&mut book);
-        book.take_in(batch(&[1], 2));
-        assert_eq!(book.acks_due().len(), 1);
-        assert_eq!(told(&mut book), (vec![1], vec![1]));
-    }
-
-    #[test]
-    fn a_full_buffer_leaves_results_with_the_server() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 2);
-        book.take_in(batch(&[1, 2, 3], 1));
-        assert_eq!(told(&mut book), (vec![1, 2], vec![]));
-        assert_eq!(book.totals.left_for_later, 1);
-        book.take_in(batch(&[3], 2));
-        assert_eq!(told(&mut book), (vec![3], vec![]), "it counts as new when it comes again");
-    }
-
-    #[test]
-    fn a_second_outcome_of_an_operation_is_new() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1], 1));
-        let mut second = result(2, 1);
-        if let Some(delivery) = &mut second.delivery {
-            delivery.outcome_version = 2;
-        }
-        book.take_in(DeliveryBatch { results: vec![second], resume_token: String::new() });
-        assert_eq!(told(&mut book), (vec![1, 2], vec![]));
-        assert_eq!(book.state.resume_token, "after-[1]", "an empty token says nothing");
-    }
-
-    #[test]
-    fn what_ended_elsewhere_is_taken_back() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1, 2], 1));
-        let gone = WithdrawnDelivery { sequence: 1, ..WithdrawnDelivery::default() };
-        book.withdraw(Withdrawn { deliveries: vec![gone] });
-        assert_eq!(told(&mut book), (vec![2], vec![]));
-    }
-
-    #[test]
-    fn given_back_results_come_as_new() {
-        let mut book = Book::new(ReaderState::new("i", "c"), 10);
-        book.take_in(batch(&[1], 1));
-        book.give_back(key(1));
-        book.take_in(batch(&[1], 2));
-        assert_eq!(told(&mut book), (vec![1, 1], vec![]));
-    }
-}
+#[path = "reader_state_tests.rs"]
+mod tests;

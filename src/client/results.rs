@@ -84,7 +84,8 @@ pub enum Notice {
     AlreadySeen(SeenAgain),
     /// Numbers that will not come; their results are readable through a look-up.
     Gap(Gap),
-    /// A result that ended elsewhere. A handler that has it goes on.
+    /// A result that ended elsewhere. A handler that has it goes on, and no other one gets it
+    /// meanwhile.
     Withdrawn(WithdrawnDelivery),
     /// The position was not valid any more: everything unacked comes again, and what was handled is
     /// recognised. After [`ReaderError::StoreEpochChanged`], look up what is unresolved.

@@ -320,6 +320,38 @@ async fn gaps_withdrawals_and_the_end_of_a_stream_are_told() {
     assert_eq!(fake.asked().tokens, ["", "drained"]);
 }
 
+/// A result is withdrawn while its handler is running, and redriven: it comes on the same stream.
+#[tokio::test]
+async fn a_withdrawn_result_that_is_redriven_is_in_one_handler_at_a_time() {
+    let fake = FakeService::start().await;
+    fill(&fake, 1).await;
+    // A stream that ends sends what is unacked again on the next one.
+    fake.end_streams_after(3);
+    let client = client(&fake);
+    let told = Arc::new(Told::default());
+    let came_again = |told: &Told| {
+        let notices = told.notices.lock().expect("no panic");
+        let mut after = notices.iter().skip_while(|it| !matches!(it, Notice::Withdrawn(_)));
+        after.any(|it| matches!(it, Notice::AlreadySeen(_)))
+    };
+    let handler = async |received: Received| {
+        told.result(&received);
+        fake.script(|script| {
+            let gone = WithdrawnDelivery { sequence: 1, ..WithdrawnDelivery::default() };
+            script
+                .frames
+                .push_back(Frame::Withdrawn(crate::proto::Withdrawn { deliveries: vec![gone] }));
+        });
+        told.until(|told| came_again(told) || seen(2)(told)).await;
+        Ok::<(), String>(())
+    };
+    let end = told.until(|told| came_again(told) || seen(2)(told));
+    let reading = results(&client, &told).handlers_max(2).stream_until(end, &handler);
+    timeout(BOUND, reading).await.expect("it comes again").expect("it was asked to end");
+    assert_eq!(told.sequences(), [1], "the second one is no second hand-over");
+    assert_eq!(fake.unacked(), 0);
+}
+
 fn short_deadline(fake: &FakeService) {
     let ack_deadline = prost_types::Duration { seconds: 0, nanos: 200_000_000 };
     let policy = Policy { ack_deadline: Some(ack_deadline), ..Policy::default() };

@@ -3,7 +3,7 @@
 //!
 //! What must stay true: who names another attempt than the one in flight, or another consumer's,
 //! changes nothing; a deadline is never moved back, and never past the ack window; every attempt
-//! counts, also one that is given back.
+//! counts, also one that is given back; what is put off has time for a whole attempt afterwards.
 
 use super::{
     command::{Decided, Reply},
@@ -57,6 +57,8 @@ pub enum AttemptOutcome {
     Retired,
     /// No such number.
     NoSuchDelivery,
+    /// Deferring only: after the delay, less than one ack deadline of its window would be left.
+    WindowEnds,
 }
 
 /// The outcome for one attempt.
@@ -103,16 +105,18 @@ pub(super) fn extend(
         let asked = (world.now() + extension).min(held.expire_time);
         let deadline = held.ack_deadline.map_or(asked, |deadline| deadline.max(asked));
         if held.ack_deadline == Some(deadline) {
-            return Ok(held);
+            return Ok((AttemptOutcome::Done, held));
         }
         let extended = Delivery { ack_deadline: Some(deadline), due_time: Some(deadline), ..held };
         world.put_delivery(extended.clone())?;
-        Ok(extended)
+        Ok((AttemptOutcome::Done, extended))
     };
     each(world, attempts, extend_one)
 }
 
-/// Gives attempts back, to be sent again after `delay`.
+/// Gives attempts back, to be sent again after `delay`. A delay that would end the delivery, or
+/// leave too little of its window to work on it, changes nothing: the caller still has it, and is
+/// told so.
 pub(super) fn defer(
     world: &mut World,
     attempts: &Attempts,
@@ -124,6 +128,9 @@ pub(super) fn defer(
     let mut missing = Missing::default();
     for target in &attempts.targets {
         let Some(Ok(held)) = missing.note(look(world, attempts, target)) else { continue };
+        if !fits(world, &held, delay)? {
+            continue;
+        }
         missing.note(world.operation(&held.operation_key(), Access::Write));
         if deliver::is_last(world, &held)? {
             deliver::ask_release(world, &held, &mut missing)?;
@@ -131,9 +138,12 @@ pub(super) fn defer(
     }
     missing.check()?;
     each(world, attempts, |world, held| {
+        if !fits(world, &held, delay)? {
+            return Ok((AttemptOutcome::WindowEnds, held));
+        }
         let key = held.key.clone();
         deliver::give_back(world, held.clone(), Why::Deferred(delay), subject)?;
-        Ok(world.delivery(&key)?.cloned().unwrap_or(held))
+        Ok((AttemptOutcome::Done, world.delivery(&key)?.cloned().unwrap_or(held)))
     })
 }
 
@@ -145,16 +155,28 @@ fn check_span(field: &str, span: Span, least: Span, most: Span) -> Result<(), Re
     }
 }
 
+/// Whether an attempt may be put off for so long: one ack deadline of the window is left after it.
+/// What is given back at once loses no time, and a last attempt has none after it.
+fn fits(world: &World, held: &Delivery, delay: Span) -> Result<bool, Unloaded> {
+    let deadline = world.policy(&held.key.inbox.account)?.ack_deadline;
+    Ok(delay == Span(0)
+        || deliver::is_last(world, held)?
+        || world.now() + delay + deadline <= held.expire_time)
+}
+
 /// Does `step` with each attempt that is in flight as its caller says.
 fn each(
     world: &mut World,
     attempts: &Attempts,
-    mut step: impl FnMut(&mut World, Delivery) -> Decided<Delivery>,
+    mut step: impl FnMut(&mut World, Delivery) -> Decided<(AttemptOutcome, Delivery)>,
 ) -> Decided<Reply> {
     let mut results = Vec::with_capacity(attempts.targets.len());
     for target in &attempts.targets {
         let (outcome, delivery) = match look(world, attempts, target)? {
-            Ok(held) => (AttemptOutcome::Done, Some(step(world, held)?)),
+            Ok(held) => {
+                let (outcome, delivery) = step(world, held)?;
+                (outcome, Some(delivery))
+            }
             Err(other) => other,
         };
         results.push(Attempted { target: target.clone(), outcome, delivery });

@@ -384,6 +384,14 @@ pub enum Swept {
     TrailRemoved,
     /// A tombstone went, and the evidence floor rose.
     Forgotten,
+    /// An inbox counted open deliveries of deleted generations otherwise than there are: a bug, or a
+    /// hand in the store. The count is true again.
+    Recounted {
+        /// What it counted.
+        counted: i64,
+        /// How many there are.
+        found: i64,
+    },
 }
 
 /// Which deliveries an offer may put in flight.

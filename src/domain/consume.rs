@@ -2,8 +2,8 @@
 //!
 //! What must stay true: each delivery is in flight to one stream at a time; a newer stream of the
 //! same consumer takes over, and the older one learns it at its next step; nothing else does: a
-//! stream whose lease ended may open again; what is in flight never exceeds the server's maximum
-//! or the stream's window.
+//! stream whose lease ended may open again; no page brings what is in flight beyond the stream's
+//! window or the inbox's limit, as it is then.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,9 @@ pub(super) fn open(
     let opened = Consumer {
         id: consumer.clone(),
         epoch: inbox.consumer_epoch,
-        window: window.clamp(1, inbox.in_flight_limit(&policy)),
+        // The inbox's limit bounds each page besides, as it then is: a window that was cut to it
+        // once would not rise with it.
+        window: window.clamp(1, HELD_MAX),
         in_flight: 0,
         open_time: now,
         lease_time: now + world.defaults().consumer_lease,
@@ -130,10 +132,10 @@ pub(super) fn offer(
             false => Ok(Reply::Lapsed),
         };
     };
-    let own_room = entry.window - entry.in_flight;
     let mut deliveries = Vec::new();
     if limit > 0 {
         let policy = world.policy(&key.account)?;
+        let own_room = inbox.window_of(entry, &policy) - entry.in_flight;
         let inbox_room = inbox.in_flight_limit(&policy) - inbox.in_flight;
         let room = limit.min(own_room).min(inbox_room).max(0);
         deliveries = take_page(world, &mut inbox, room, &(consumer.clone(), epoch), choice)?;

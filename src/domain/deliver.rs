@@ -347,11 +347,8 @@ pub(super) fn give_back(
         Why::StreamEnded if delivery.returns == 0 => (now, "its stream ended"),
         Why::StreamEnded => (now + backoff(), "its stream ended"),
         Why::DeadlineMissed => (now + backoff(), "its ack deadline passed"),
-        // The named delay takes the place of the backoff, and leaves time for the attempt.
-        Why::Deferred(delay) => {
-            let delay = Span(delay.0.min((delivery.expire_time - now).0 - 1));
-            (now + delay, "deferred by its consumer")
-        }
+        // The named delay takes the place of the backoff.
+        Why::Deferred(delay) => (now + delay, "deferred by its consumer"),
     };
     let mut inbox = inbox_of(world, &delivery)?;
     leave_state(&mut inbox, &delivery);

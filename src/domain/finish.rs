@@ -184,7 +184,7 @@ fn can_take(world: &World, inbox: &Inbox, policy: &Policy) -> bool {
         && attached.epoch == consumer.epoch
         && inbox.offered == inbox.last_sequence()
         && inbox.returned == 0
-        && consumer.in_flight < consumer.window
+        && consumer.in_flight < inbox.window_of(consumer, policy)
         && inbox.in_flight < inbox.in_flight_limit(policy)
 }
 

@@ -20,7 +20,7 @@ pub struct Consumer {
     pub id: ConsumerId,
     /// Which of its streams; rises with each one that opens on the inbox.
     pub epoch: i64,
-    /// How many unacked results it may hold.
+    /// How many unacked results it may hold, as it asked: what bounds it is [`Inbox::window_of`].
     pub window: i64,
     /// How many it holds.
     pub in_flight: i64,
@@ -156,6 +156,11 @@ impl Inbox {
     /// Deliveries that may be in flight.
     pub fn in_flight_limit(&self, policy: &Policy) -> i64 {
         self.in_flight_limit.unwrap_or(policy.in_flight_max)
+    }
+
+    /// How many unacked results a consumer may hold now: as it asked, within what may be in flight.
+    pub fn window_of(&self, consumer: &Consumer, policy: &Policy) -> i64 {
+        consumer.window.min(self.in_flight_limit(policy))
     }
 
     /// Whether no row of a delivery is kept, of whatever generation.

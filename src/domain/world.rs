@@ -14,7 +14,7 @@ pub mod changes;
 mod edits;
 pub mod needs;
 mod rows;
-mod searches;
+pub mod searches;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +79,7 @@ pub struct World {
     waiters: BTreeMap<TargetKey, Vec<OperationKey>>,
     fresh: BTreeMap<InboxKey, Found>,
     held: BTreeSet<(InboxKey, ConsumerId)>,
-    oldest_open: BTreeSet<InboxKey>,
+    oldest_open: BTreeMap<InboxKey, Found>,
     oldest_kept: BTreeMap<InboxKey, Found>,
     audit: Vec<AuditRow>,
     trails: BTreeSet<OperationKey>,
@@ -105,7 +105,7 @@ impl World {
             waiters: BTreeMap::new(),
             fresh: BTreeMap::new(),
             held: BTreeSet::new(),
-            oldest_open: BTreeSet::new(),
+            oldest_open: BTreeMap::new(),
             oldest_kept: BTreeMap::new(),
             audit: Vec::new(),
             trails: BTreeSet::new(),
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// The inboxes in which a reader has something new to see: a delivery that waits or has ended,
-    /// or another stream that opened. What only went in flight, or only renewed a lease, does not
+    /// another stream that opened, or another limit of what may be in flight. What only went in flight, or only renewed a lease, does not
     /// count: a stream would otherwise wake itself with every offer.
     pub fn changed_inboxes(&self) -> BTreeSet<InboxKey> {
         let news = |row: &Row<Delivery>| {
@@ -281,12 +281,14 @@ impl World {
                     .is_none_or(|delivery| delivery.state != DeliveryState::InFlight)
         };
         let deliveries = self.deliveries.rows.iter().filter(|(_, row)| news(row));
-        let epoch = |inbox: &Option<Inbox>| inbox.as_ref().map(|inbox| inbox.consumer_epoch);
-        let opened = self.inboxes.rows.iter().filter(|(_, row)| {
-            row.changed && row.loaded.is_some() && epoch(&row.loaded) != epoch(&row.current)
+        let terms = |inbox: &Option<Inbox>| {
+            inbox.as_ref().map(|inbox| (inbox.consumer_epoch, inbox.in_flight_limit))
+        };
+        let changed = self.inboxes.rows.iter().filter(|(_, row)| {
+            row.changed && row.loaded.is_some() && terms(&row.loaded) != terms(&row.current)
         });
-        let opened = opened.map(|(key, _)| key.clone());
-        deliveries.map(|(key, _)| key.inbox.clone()).chain(opened).collect()
+        let changed = changed.map(|(key, _)| key.clone());
+        deliveries.map(|(key, _)| key.inbox.clone()).chain(changed).collect()
     }
 
     /// The operations to which something happened; a count of replays does not count.

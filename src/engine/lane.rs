@@ -21,7 +21,11 @@ use super::{
     queue::{BATCH_COMMANDS_MAX, FairQueue, NotTaken, Queued, Waiting},
 };
 use crate::{
-    domain::{ids::Span, refusal::Refusal},
+    domain::{
+        command::{Command, Reply, Swept},
+        ids::Span,
+        refusal::Refusal,
+    },
     telemetry::{self, Deferral},
 };
 
@@ -342,6 +346,9 @@ enum Tried {
 fn tried(mut queued: Queued, decision: Decision, held_max: Duration) -> Tried {
     match decision {
         Decision::Answered(answer) => {
+            if let Ok(Reply::Swept(Swept::Recounted { counted, found })) = *answer {
+                tell_recounted(&queued.command, counted, found);
+            }
             queued.answer(*answer);
             Tried::Answered
         }
@@ -362,6 +369,16 @@ fn tried(mut queued: Queued, decision: Decision, held_max: Duration) -> Tried {
         | Decision::BehindRows(_)
         | Decision::OutOfTime
         | Decision::BehindHeld => Tried::PutOff(queued, decision),
+    }
+}
+
+/// Tells of a repaired count, once it is committed: here, because nobody hears the answer of a
+/// command that followed another.
+fn tell_recounted(command: &Command, counted: i64, found: i64) {
+    telemetry::swept("recounted", 1);
+    if let Command::SweepInbox { key } = command {
+        let inbox = key.inbox.as_str();
+        tracing::warn!(inbox.id = inbox, counted, found, "a wrong count of an inbox was repaired");
     }
 }
 

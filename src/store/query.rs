@@ -318,8 +318,8 @@ impl Store {
         read!(self, list_inboxes(account, after, limit))
     }
 
-    /// The oldest delivery of each inbox that is PENDING or IN_FLIGHT, in the order asked. Costs
-    /// nothing for what has ended or is in other inboxes.
+    /// The oldest delivery of each inbox that is PENDING or IN_FLIGHT, in the order asked; not what
+    /// deleted generations left. Costs nothing for what has ended or is in other inboxes.
     pub async fn oldest_open_of(
         &self,
         inboxes: &[InboxKey],

@@ -78,20 +78,43 @@ impl GapMerger {
 }
 
 /// What was told beyond the position, so that it is not told again: first and last of each range.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Told {
     ranges: BTreeMap<i64, i64>,
 }
 
 impl Told {
+    /// Adds a range, which may hold or touch others: they become one.
     pub(super) fn add(&mut self, first: i64, last: i64) {
-        let before = self.ranges.range(..first).next_back();
-        let first = before.filter(|(_, end)| **end + 1 == first).map_or(first, |(start, _)| *start);
-        let last = self.ranges.remove(&(last + 1)).unwrap_or(last);
+        let (mut first, mut last) = (first, last);
+        while let Some((start, end)) = self.ranges.range(..=last.saturating_add(1)).next_back() {
+            let (start, end) = (*start, *end);
+            if end.saturating_add(1) < first {
+                break;
+            }
+            self.ranges.remove(&start);
+            (first, last) = (first.min(start), last.max(end));
+        }
         self.ranges.insert(first, last);
         if self.ranges.len() > TOLD_RANGES_MAX {
             self.ranges.pop_first();
         }
+    }
+
+    /// The parts of a range that it does not hold.
+    pub(super) fn holes(&self, first: i64, last: i64) -> Vec<(i64, i64)> {
+        let mut holes = Vec::new();
+        let mut next = self.last_of(first).map_or(first, |end| end + 1);
+        for (start, end) in self.ranges.range(first..=last) {
+            if *start > next {
+                holes.push((next, start - 1));
+            }
+            next = next.max(end + 1);
+        }
+        if next <= last {
+            holes.push((next, last));
+        }
+        holes
     }
 
     pub(super) fn holds(&self, sequence: i64) -> bool {
@@ -158,6 +181,11 @@ mod tests {
         assert_eq!(told.ranges.len(), 2);
         assert!(told.holds(5) && told.holds(7) && told.holds(9));
         assert!(!told.holds(4) && !told.holds(8) && !told.holds(10));
+        assert_eq!(told.holes(1, 12), [(1, 4), (8, 8), (10, 12)]);
+        assert_eq!((told.holes(5, 7), told.holes(6, 8)), (vec![], vec![(8, 8)]));
+        // A number that was told, redriven, shown here and lost again.
+        told.add(6, 6);
+        assert!(told.holds(5) && told.holds(7), "a part of a range splits nothing");
         told.forget_up_to(8);
         assert!(!told.holds(7) && told.holds(9));
         for number in 0..20_000 {

@@ -223,10 +223,16 @@ impl Life {
             return Err(End::Aged);
         }
         self.run_timers(now).await?;
-        if let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
+        let rests = self.timers.rests(now);
+        let crowded = self.progress.is_crowded();
+        self.withdrawals_wanted |= crowded;
+        // Too much was shown to show more before it is compared.
+        if (!crowded || rests)
+            && let Some(handed) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok())
+        {
             return Box::pin(self.send_handed(handed)).await;
         }
-        if self.timers.rests(now) {
+        if rests {
             return self.wait().await;
         }
         let Some(work) = self.next_work(now) else { return self.wait().await };
@@ -272,7 +278,7 @@ impl Life {
                 self.exhausted = None;
                 self.look_wanted = true;
             }
-            self.withdrawals_wanted = self.ended_changed;
+            self.withdrawals_wanted |= self.ended_changed;
         }
         if now >= self.timers.heartbeat {
             Box::pin(self.beat(now)).await?;
@@ -396,7 +402,6 @@ impl Life {
 
     pub(super) fn withdrawals_told(&mut self) {
         self.withdrawals_wanted = false;
-        self.ended_changed = false;
     }
 
     fn rest(&mut self, refusal: &Refusal) {

@@ -75,7 +75,8 @@ impl Life {
             let Some(last) = page.last().map(|delivery| delivery.key.sequence) else { break };
             for delivery in &page {
                 let sequence = delivery.key.sequence;
-                if sequence <= self.purged_told || !self.progress.is_untold(sequence) {
+                let comes = self.page.as_ref().is_some_and(|page| page.holds(sequence));
+                if sequence <= self.purged_told || comes || !self.progress.is_untold(sequence) {
                     continue;
                 }
                 if let Some(range) = merger.push(delivery) {
@@ -98,6 +99,9 @@ impl Life {
 
     /// Tells which of the shown deliveries ended elsewhere.
     pub(super) async fn tell_withdrawn(&mut self) -> Result<(), Fault> {
+        // What ends while they are compared is left to the next time; so is what is still on its
+        // way here, where it waits because too much was shown.
+        self.ended_changed &= self.progress.is_crowded();
         let keys = self.shown_keys();
         if !keys.is_empty() {
             let store = self.engine.store().clone();
@@ -120,11 +124,15 @@ impl Life {
         Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
     }
 
-    /// Tells a range whose rows are gone, acked or not.
+    /// Tells a range whose rows are gone, acked or not, but for what was shown here: that is
+    /// withdrawn, unless its client acked it.
     async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
         self.purged_told = last;
         let cause = GapCause::Purged;
-        self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await
+        for (first, last) in self.progress.untold(first, last) {
+            self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await?;
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 //! a lost number untold. Deliveries themselves do not depend on it: whatever is unacked comes again,
 //! before the position too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gaps::{GapRange, Told};
 use crate::domain::{
@@ -15,12 +15,18 @@ use crate::domain::{
     inbox::Inbox,
 };
 
-/// A shown delivery that ended elsewhere.
-pub(super) type Ended = (i64, OperationId, DeliveryState);
+/// A shown delivery that ended elsewhere: its number, and its operation and how it ended unless its
+/// row was purged before that was seen.
+pub(super) type Ended = (i64, Option<(OperationId, DeliveryState)>);
 
-/// Shown deliveries that are watched beyond the window: what returned after its ack deadline leaves
-/// the window and is still worth a word when it ends.
+/// Shown deliveries that are watched beyond the window: what returned after its ack deadline, or
+/// is with another consumer, leaves the window and is still worth a word when it ends. What is more
+/// is forgotten from the lowest on, and told as a gap if it is lost.
 const WATCHED_BEYOND_WINDOW: usize = 1_000;
+/// So many more are shown before they are compared without waiting for the tick, so that those
+/// that were acked make room for those that are still open, however fast they come and go: several
+/// pages, and far below what is watched.
+const COMPARED_AFTER: usize = 500;
 
 /// Whether everything that was there at the opening has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +47,12 @@ pub(super) struct Progress {
     /// The highest number at the opening.
     last_at_open: i64,
     backlog: Backlog,
-    /// Shown on this stream, and not known to have ended.
+    /// Shown on this stream, and not known to have ended, whoever has them now.
     shown: BTreeSet<i64>,
     shown_max: usize,
+    /// At this size what was shown is compared with the rows.
+    compare_at: usize,
+    /// Beyond the position: told as lost, or shown here and known to have ended.
     told: Told,
 }
 
@@ -57,7 +66,9 @@ impl Progress {
             last_at_open: opened.last_sequence(),
             backlog: Backlog::Sending,
             shown: BTreeSet::new(),
-            shown_max: window.saturating_add(WATCHED_BEYOND_WINDOW),
+            // What is shown at once is a window at most.
+            shown_max: window.saturating_mul(2).saturating_add(WATCHED_BEYOND_WINDOW),
+            compare_at: window.saturating_add(COMPARED_AFTER),
             told: Told::default(),
         }
     }
@@ -119,6 +130,11 @@ impl Progress {
         self.shown.contains(&sequence)
     }
 
+    /// Whether a number was told as lost, or was shown here and is known to have ended.
+    pub(super) fn is_over(&self, sequence: i64) -> bool {
+        self.told.holds(sequence)
+    }
+
     /// Whether a lost number is still to be told. What was shown here is withdrawn instead.
     pub(super) fn is_untold(&self, sequence: i64) -> bool {
         !self.told.holds(sequence) && !self.shown.contains(&sequence)
@@ -177,30 +193,45 @@ impl Progress {
         self.shown.iter().copied().collect()
     }
 
+    /// Whether so much was shown that it is time to see what of it has ended.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.shown.len() >= self.compare_at
+    }
+
     /// Compares what was shown with the rows as they are, those that exist: returns what ended
-    /// elsewhere, and forgets what is no longer this stream's concern.
+    /// elsewhere, and forgets what is no longer this stream's concern. Only an end is a word: who
+    /// had a delivery in between is seen at one time and not at another, and its end stays.
     pub(super) fn settle(&mut self, rows: &[Delivery], consumer: &ConsumerId) -> Vec<Ended> {
-        let mut kept = BTreeSet::new();
+        let rows: BTreeMap<i64, &Delivery> =
+            rows.iter().map(|row| (row.key.sequence, row)).collect();
+        let mut open = BTreeSet::new();
         let mut ended = Vec::new();
-        for row in rows {
-            let sequence = row.key.sequence;
-            if !self.shown.contains(&sequence) {
-                continue;
+        for sequence in std::mem::take(&mut self.shown) {
+            let row = rows.get(&sequence);
+            match row.map_or(Fate::Ended, |row| fate(row, consumer)) {
+                Fate::Open => {
+                    open.insert(sequence);
+                    continue;
+                }
+                Fate::AckedHere => {}
+                Fate::Ended => {
+                    ended.push((sequence, row.map(|row| (row.operation_id.clone(), row.state))));
+                }
             }
-            match fate(row, consumer) {
-                Fate::Open => drop(kept.insert(sequence)),
-                Fate::Elsewhere => {}
-                Fate::Ended => ended.push((sequence, row.operation_id.clone(), row.state)),
-            }
+            // What was shown here is no gap, lost or purged.
+            self.told.add(sequence, sequence);
         }
-        for (sequence, _, state) in &ended {
-            if matches!(state, DeliveryState::Expired | DeliveryState::Dead) {
-                // The word about it is the withdrawal.
-                self.told.add(*sequence, *sequence);
-            }
-        }
-        self.shown = kept;
+        self.told.forget_up_to(self.position);
+        self.compare_at = self.compare_at.max(open.len().saturating_add(COMPARED_AFTER));
+        self.shown = open;
         ended
+    }
+
+    /// The parts of a range that were neither shown nor told here.
+    pub(super) fn untold(&self, first: i64, last: i64) -> Vec<(i64, i64)> {
+        let mut known = self.told.clone();
+        self.shown.range(first..=last).for_each(|number| known.add(*number, *number));
+        known.holes(first, last)
     }
 }
 
@@ -229,23 +260,19 @@ pub(super) enum Offered {
 
 /// What became of a shown delivery.
 enum Fate {
-    /// It may still end.
+    /// It may still end, whoever has it.
     Open,
-    /// The client knows, or another consumer has it now.
-    Elsewhere,
+    /// Its consumer acked it, over this stream's connection or another one.
+    AckedHere,
     /// It ended, and the client does not know.
     Ended,
 }
 
 fn fate(row: &Delivery, consumer: &ConsumerId) -> Fate {
     match row.state {
-        DeliveryState::Pending => Fate::Open,
-        DeliveryState::InFlight => match &row.consumer {
-            Some((holder, _)) if holder == consumer => Fate::Open,
-            Some(_) | None => Fate::Elsewhere,
-        },
+        DeliveryState::Pending | DeliveryState::InFlight => Fate::Open,
         DeliveryState::Acked => match &row.ack {
-            Some(ack) if ack.consumer == consumer.as_str() => Fate::Elsewhere,
+            Some(ack) if ack.consumer == consumer.as_str() => Fate::AckedHere,
             Some(_) | None => Fate::Ended,
         },
         DeliveryState::Expired | DeliveryState::Dead => Fate::Ended,
@@ -263,6 +290,10 @@ mod tests {
 
     fn sent(progress: &mut Progress, numbers: &[i64]) {
         numbers.iter().for_each(|number| progress.show(*number));
+    }
+
+    fn states(ended: Vec<Ended>) -> Vec<(i64, Option<DeliveryState>)> {
+        ended.into_iter().map(|(number, how)| (number, how.map(|(_, state)| state))).collect()
     }
 
     fn opened(last: i64, offered: i64, pending: i64, returned: i64) -> Inbox {
@@ -398,22 +429,64 @@ mod tests {
             delivery(7, DeliveryState::Expired),
             delivery(8, DeliveryState::Dead),
         ];
-        let ended: Vec<(i64, DeliveryState)> = progress
-            .settle(&rows, &me)
-            .into_iter()
-            .map(|(number, _, state)| (number, state))
-            .collect();
         use DeliveryState::{Acked, Dead, Expired};
-        assert_eq!(ended, [(5, Acked), (6, Acked), (7, Expired), (8, Dead)]);
-        assert_eq!(progress.shown(), [1, 3]);
-        assert!(progress.settle(&rows[6..7], &me).is_empty(), "told once");
-        assert!(!progress.is_untold(7) && !progress.is_untold(8), "no gap beside it");
+        let withdrawn =
+            [(5, Some(Acked)), (6, Some(Acked)), (7, Some(Expired)), (8, Some(Dead)), (9, None)];
+        assert_eq!(states(progress.settle(&rows, &me)), withdrawn);
+        assert_eq!(progress.shown(), [1, 2, 3], "they may still end, whoever has them");
+        assert!(progress.settle(&rows[..3], &me).is_empty(), "told once");
+        assert!((7..=9).all(|number| !progress.is_untold(number)), "no gap beside it");
+        assert_eq!(progress.untold(1, 12), [(10, 12)], "what was shown and acked is no gap either");
+    }
+
+    /// Another consumer takes a result that was shown here, and it ends with that one: whether this
+    /// stream looked before, in between or only after, it says the same word.
+    #[test]
+    fn the_word_about_a_shown_result_does_not_depend_on_when_the_stream_looks() {
+        let me = ConsumerId::parse("me").expect("valid");
+        let mut taken = delivery(1, DeliveryState::InFlight);
+        taken.consumer = Some((ConsumerId::parse("other").expect("valid"), 1));
+        let returned = delivery(1, DeliveryState::Pending);
+        use DeliveryState::{Acked, Dead, Expired};
+        for end in [Acked, Expired, Dead] {
+            let ended = delivery(1, end);
+            let looks: [&[&Delivery]; 4] =
+                [&[&ended], &[&taken, &ended], &[&returned, &ended], &[&taken, &returned, &ended]];
+            for looks in looks {
+                let mut progress = Progress::new(0, &opened(1, 0, 1, 0), 10);
+                sent(&mut progress, &[1]);
+                let mut told = Vec::new();
+                for row in looks {
+                    assert!(!progress.is_untold(1), "never a gap");
+                    told.extend(states(progress.settle(std::slice::from_ref(*row), &me)));
+                }
+                assert_eq!(told, [(1, Some(end))], "after {} looks", looks.len());
+                assert!(!progress.is_untold(1));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_acked_makes_room_for_what_is_still_open() {
+        let me = ConsumerId::parse("me").expect("valid");
+        let mut progress = Progress::new(0, &opened(0, 0, 0, 0), 2);
+        let open = delivery(1, DeliveryState::InFlight);
+        for number in 1..=5_000 {
+            sent(&mut progress, &[number]);
+            if progress.is_crowded() {
+                // All others are purged by now.
+                progress.settle(std::slice::from_ref(&open), &me);
+            }
+        }
+        assert!(progress.has_shown(1), "however many came and went");
+        progress.settle(std::slice::from_ref(&open), &me);
+        assert_eq!(progress.shown(), [1]);
     }
 
     #[test]
     fn the_watched_set_is_bounded() {
         let mut progress = Progress::new(0, &opened(0, 0, 0, 0), 2);
         sent(&mut progress, &(1..=5_000).collect::<Vec<i64>>());
-        assert_eq!(progress.shown(), (3_999..=5_000).collect::<Vec<i64>>());
+        assert_eq!(progress.shown(), (3_997..=5_000).collect::<Vec<i64>>());
     }
 }

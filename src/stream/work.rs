@@ -47,6 +47,13 @@ pub(super) struct Page {
     ends_backlog: bool,
 }
 
+impl Page {
+    /// Whether a delivery is shown with this page.
+    pub(super) fn holds(&self, sequence: i64) -> bool {
+        self.deliveries.iter().any(|delivery| delivery.key.sequence == sequence)
+    }
+}
+
 impl Life {
     /// How many after the token's position were acked elsewhere.
     pub(super) async fn count_acked_elsewhere(
@@ -287,8 +294,9 @@ impl Life {
     /// What may be put in flight, by the row as last read.
     fn free(&self) -> i64 {
         let consumer = self.known.consumer(&self.consumer.id, self.consumer.epoch);
-        let own = consumer.map_or(0, |consumer| consumer.window - consumer.in_flight);
-        own.min(self.known.in_flight_limit(&self.policy) - self.known.in_flight)
+        let (known, policy) = (&self.known, &self.policy);
+        let own = consumer.map_or(0, |own| known.window_of(own, policy) - own.in_flight);
+        own.min(known.in_flight_limit(policy) - known.in_flight)
     }
 
     /// Joins the page with its operations and sends it. Both reads come before the first frame; a
@@ -386,6 +394,8 @@ impl Life {
             self.doubtful = true;
             self.look_wanted = true;
         }
+        // What was told as lost while it was on its way is not shown any more.
+        results.retain(|(delivery, _)| !self.progress.is_over(delivery.key.sequence));
         if self.send_results(results).await? == Sent::Whole {
             self.cover(covered);
         }

@@ -61,6 +61,12 @@ async fn every_outcome_of_extending_and_deferring(store: TestStore) {
     let late = extend(&caller, "c", &[(2, 1)], 30).await.expect("answered");
     assert_eq!(late[0].outcome(), ExtendOutcome::NotInFlight);
 
+    let too_long = defer(&caller, "c", &[(1, 1)], 90).await.expect("answered");
+    assert_eq!(too_long[0].outcome(), DeferOutcome::WindowEnds);
+    let kept = too_long[0].delivery.as_ref().expect("the delivery as it is now");
+    assert_eq!((kept.state(), kept.attempt), (DeliveryState::InFlight, 1), "nothing changed");
+    assert_eq!(deadline(kept), deadline(&extended));
+
     let named = [(1, 1), (2, 1), (3, 1), (1, 1), (99, 1)];
     let results = defer(&caller, "c", &named, 5).await.expect("answered");
     let outcomes: Vec<_> = results.iter().map(|result| result.outcome()).collect();

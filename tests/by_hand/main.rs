@@ -6,6 +6,8 @@ mod hosted;
 mod support;
 
 mod attempts;
+mod counts;
+mod limits;
 mod names;
 mod pulls;
 mod redrives;

@@ -10,13 +10,17 @@ use receiptd::domain::{
     policy::Policy,
     record::unpack_events,
     refusal::Refusal,
-    world::needs::{CLOSED_MAX, PURGED_MAX},
+    world::{
+        Attached,
+        needs::{CLOSED_MAX, PURGED_MAX},
+    },
 };
 
 use crate::{
     acked,
     commands::{
-        append, cancel, close, delete, delivery, inbox, offer, open, operation, sweep_inbox,
+        append, cancel, close, consumer, delete, delivery, inbox, offer, open, operation,
+        sweep_inbox,
     },
     memory::Memory,
     offered, opened, refused, state, submitted,
@@ -220,6 +224,33 @@ fn numbers_go_on_over_generations_and_limits_do_not() {
 }
 
 #[test]
+fn another_limit_in_flight_counts_for_open_streams() {
+    let mut memory = with_submits(Policy { in_flight_max: 2, ..Policy::default() }, 9);
+    let epoch = opened(&mut memory, "c", 5);
+    assert_eq!(offered(&mut memory, "c", epoch, 100).len(), 2);
+    for (limit, acks, more, why) in [
+        (4, &[][..], 2, "raised"),
+        (100, &[], 1, "the window bounds it again"),
+        (3, &[1], 0, "lowered below what is used"),
+        (3, &[2, 3], 1, "until it is met"),
+    ] {
+        memory.run(&limits(LimitChange::Keep, LimitChange::To(limit))).expect("updated");
+        acked(&mut memory, "default", acks);
+        assert_eq!(offered(&mut memory, "c", epoch, 100).len(), more, "{limit}: {why}");
+    }
+    // What a submit hands over keeps to the limit in force too.
+    acked(&mut memory, "default", &[4, 5, 6, 7, 8, 9]);
+    let attached = Attached { consumer: consumer("c"), epoch, room: 10 };
+    memory.attached.insert(inbox("default"), attached);
+    memory.run(&limits(LimitChange::Keep, LimitChange::To(1))).expect("updated");
+    for id in ["n1", "n2"] {
+        let now = memory.now;
+        submitted(&mut memory, append(id, now));
+        assert_eq!(memory.inboxes[&inbox("default")].in_flight, 1);
+    }
+}
+
+#[test]
 fn an_inbox_has_limits_of_its_own() {
     let policy = Policy { inbox_slots: 2, in_flight_max: 2, ..Policy::default() };
     let mut memory = with_submits(policy, 2);
@@ -230,7 +261,8 @@ fn an_inbox_has_limits_of_its_own() {
     submitted(&mut memory, append("o3", now));
     submitted(&mut memory, append("o4", now));
     assert_eq!(opened(&mut memory, "c", 100), 1);
-    assert_eq!(row(&memory).consumers[0].window, 3);
+    assert_eq!(row(&memory).consumers[0].window, 100, "as asked: the limit may change");
+    assert_eq!(row(&memory).window_of(&row(&memory).consumers[0], &memory.policy), 3);
     assert_eq!(offered(&mut memory, "c", 1, 100).len(), 3);
     // Lowered below what is used: refused until it is met again.
     memory.run(&limits(LimitChange::To(1), LimitChange::Default)).expect("updated");

@@ -132,6 +132,38 @@ fn what_a_deleted_inbox_left_comes_back_to_nobody() {
     assert_eq!(acked(&mut memory, "default", &[1]), [AckOutcome::AckedLate], "an ack still counts");
 }
 
+/// The count of what deleted generations left is planted: with nothing left, with too much and with
+/// too little of it, while the inbox is deleted, and after it was used again.
+#[test]
+fn a_wrong_count_of_what_was_left_is_repaired_once() {
+    for (counted, found, used_again) in
+        [(3, 0, false), (3, 0, true), (5, 2, false), (1, 2, true), (-1, 2, false), (-1, 0, true)]
+    {
+        let mut memory = with_submits(Policy::default(), 2);
+        if found == 0 {
+            acked(&mut memory, "default", &[1, 2]);
+        }
+        memory.follow_ups_kept = Some(Vec::new());
+        memory.run(&delete("default", Force::WithContent, None)).expect("deleted");
+        memory.follow_ups_kept = None;
+        if used_again {
+            let now = memory.now;
+            submitted(&mut memory, append("o3", now));
+        }
+        memory.inboxes.get_mut(&inbox("default")).expect("a row").closing = counted;
+        assert_eq!(swept(&mut memory), Swept::Recounted { counted, found });
+        // What there was to end has followed; nothing is left to repair, or to look for.
+        assert_eq!(memory.inboxes[&inbox("default")].closing, 0);
+        for number in 1..=found {
+            let state = memory.deliveries[&delivery("default", number)].state;
+            assert_eq!(state, DeliveryState::Expired, "{counted}: {number}");
+        }
+        assert_eq!(swept(&mut memory), Swept::Nothing);
+        let pending = memory.inboxes[&inbox("default")].pending;
+        assert_eq!(pending, i64::from(used_again), "the next generation is untouched");
+    }
+}
+
 #[test]
 fn a_stream_opens_again_in_its_own_generation_alone() {
     let mut memory = with_submits(Policy::default(), 2);

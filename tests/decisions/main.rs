@@ -4,6 +4,7 @@ mod absence;
 mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;
+mod deferrals;
 mod deliveries;
 mod inboxes;
 mod left;

@@ -7,7 +7,12 @@ use receiptd::{
     stream::{Frame, GapCause},
 };
 
-use crate::{Frames, Running, next, opened, policy, results, running, support::within};
+use crate::{
+    Frames, Running,
+    commands::{attempts, extend, pull},
+    next, opened, policy, results, running,
+    support::within,
+};
 
 /// Nothing comes due by itself: the test moves the clock.
 fn slow_policy() -> Policy {
@@ -77,6 +82,44 @@ async fn what_a_broken_stream_was_sent_and_is_lost_later_is_told() {
     }
 }
 
+/// The stream looks in between: what another consumer has then is told when it ends, as it would be
+/// told by a stream that looks only afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_took_and_lost_is_withdrawn_and_no_gap() {
+    let running = running(slow_policy());
+    running.submit_many(1, 2).await;
+    let mut frames = running.open("me", 1, "").await.expect("opens");
+    opened(&mut frames).await;
+    assert_eq!(results(&mut frames, 1).await.0, [(1, 1)]);
+    running.pass(Span::seconds(31));
+    assert_eq!(results(&mut frames, 1).await.0, [(2, 1)], "the first backs off");
+    let slow = extend(attempts("default", None, &[(2, 1)]), Some(Span::minutes(9)));
+    running.engine.run(slow).await.expect("extended");
+    running.pass(Span::minutes(6));
+    running.engine.run(pull("default", "other", 1)).await.expect("the first is another's now");
+    assert_eq!((running.row().await.in_flight, running.row().await.pending), (2, 0));
+    running.ack("", &[2]).await;
+    assert_eq!(withdrawn(&mut frames).await, [(2, DeliveryState::Acked)], "it has looked");
+    running.pass(Span::minutes(11));
+    assert_eq!(withdrawn(&mut frames).await, [(1, DeliveryState::Expired)]);
+    running.submit("op-3").await;
+    assert_eq!(results(&mut frames, 1).await.0, [(3, 1)], "and nothing more of it");
+}
+
+/// The next withdrawals. Nothing else is told before them.
+async fn withdrawn(frames: &mut Frames) -> Vec<(i64, DeliveryState)> {
+    loop {
+        match within("Withdrawn", next(frames)).await {
+            Frame::Withdrawn(ended) => {
+                let state = |how: Option<(_, DeliveryState)>| how.expect("kept").1;
+                return ended.into_iter().map(|(number, how)| (number, state(how))).collect();
+            }
+            Frame::CaughtUp { .. } | Frame::Heartbeat { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_stays_below_what_backs_off_while_higher_numbers_come() {
     let running = running(slow_policy());
@@ -115,7 +158,9 @@ async fn expired_ones_are_told_once() {
     let started = std::time::Instant::now();
     while withdrawn.len() + gaps.len() < 6 && started.elapsed() < Duration::from_secs(9) {
         match next(&mut frames).await {
-            Frame::Withdrawn(ended) => withdrawn.extend(ended.into_iter().map(|(n, _, s)| (n, s))),
+            Frame::Withdrawn(ended) => {
+                withdrawn.extend(ended.into_iter().map(|(n, how)| (n, how.expect("kept").1)))
+            }
             Frame::Gap { first, last, cause, operation_ids } => {
                 assert_eq!(operation_ids.len() as i64, last - first + 1);
                 assert_eq!(cause, GapCause::Expired);

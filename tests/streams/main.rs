@@ -205,7 +205,8 @@ async fn backlog_then_live_then_resume() {
     running.ack("other", &[4, 5]).await;
     match next(&mut frames).await {
         Frame::Withdrawn(ended) => {
-            let ended: Vec<_> = ended.iter().map(|(number, _, state)| (*number, *state)).collect();
+            let state = |how: &Option<(_, DeliveryState)>| how.as_ref().expect("kept").1;
+            let ended: Vec<_> = ended.iter().map(|(number, how)| (*number, state(how))).collect();
             assert_eq!(ended, [(4, DeliveryState::Acked), (5, DeliveryState::Acked)]);
         }
         other => panic!("{other:?}"),

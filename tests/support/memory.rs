@@ -214,8 +214,9 @@ impl Memory {
                 .take(take)
                 .cloned()
                 .collect();
-            let available =
-                |delivery: &&Delivery| delivery.available_time.is_some_and(|at| at <= self.now);
+            let available = |delivery: &&Delivery| {
+                self.owns(&delivery.key) && delivery.available_time.is_some_and(|at| at <= self.now)
+            };
             let mut returned: Vec<Delivery> = pending().filter(available).cloned().collect();
             // As the real stores do: those that are available for longest.
             returned.sort_by_key(|delivery| delivery.available_time);
@@ -225,7 +226,8 @@ impl Memory {
         }
         for (key, consumer) in &needs.held {
             let held = self.deliveries_of(key).filter(|delivery| {
-                delivery.state == DeliveryState::InFlight
+                self.owns(&delivery.key)
+                    && delivery.state == DeliveryState::InFlight
                     && delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
             });
             let held = held.take(usize::try_from(HELD_MAX).expect("small")).cloned().collect();
@@ -241,6 +243,10 @@ impl Memory {
             let kept = self.deliveries_of(key).take(limit(PURGED_MAX)).cloned().collect();
             world.load_oldest_kept(key.clone(), kept);
         }
+    }
+
+    fn owns(&self, key: &DeliveryKey) -> bool {
+        self.inboxes.get(&key.inbox).is_some_and(|inbox| inbox.owns(key))
     }
 
     pub fn waiting<'a>(&'a self, key: &'a TargetKey) -> impl Iterator<Item = &'a Operation> {

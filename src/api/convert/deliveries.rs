@@ -197,7 +197,10 @@ pub fn extend_results(
         let outcome = match outcome {
             AttemptOutcome::Done => proto::ExtendOutcome::Extended,
             AttemptOutcome::NotYours => proto::ExtendOutcome::NotYours,
-            AttemptOutcome::NotInFlight => proto::ExtendOutcome::NotInFlight,
+            // A deadline ends with the window at the latest: extending never says that it ends.
+            AttemptOutcome::NotInFlight | AttemptOutcome::WindowEnds => {
+                proto::ExtendOutcome::NotInFlight
+            }
             AttemptOutcome::AlreadyAcked => proto::ExtendOutcome::AlreadyAcked,
             AttemptOutcome::Retired => proto::ExtendOutcome::Retired,
             AttemptOutcome::NoSuchDelivery => proto::ExtendOutcome::NoSuchDelivery,
@@ -221,6 +224,7 @@ pub fn defer_results(
             AttemptOutcome::AlreadyAcked => proto::DeferOutcome::AlreadyAcked,
             AttemptOutcome::Retired => proto::DeferOutcome::Retired,
             AttemptOutcome::NoSuchDelivery => proto::DeferOutcome::NoSuchDelivery,
+            AttemptOutcome::WindowEnds => proto::DeferOutcome::WindowEnds,
         };
         proto::DeferResult { inbox, sequence, outcome: outcome.into(), delivery }
     };

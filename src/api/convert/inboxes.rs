@@ -27,7 +27,7 @@ pub fn window(window: i32) -> Result<i64, Invalid> {
     results_at_most("window", window)
 }
 
-/// Bounded again by what the inbox may have in flight.
+/// Bounded besides by what the inbox may have in flight, whenever results are sent.
 fn results_at_most(field: &str, number: i32) -> Result<i64, Invalid> {
     match i64::from(number) {
         0 => Ok(WINDOW_DEFAULT),
@@ -75,7 +75,7 @@ pub fn inbox(inbox: &Inbox, oldest: Option<&Delivery>, policy: &Policy) -> proto
         last_sequence: inbox.last_sequence(),
         oldest_sequence: oldest.map_or(0, |delivery| delivery.key.sequence),
         oldest_queue_time: oldest.map(|delivery| timestamp(delivery.queue_time)),
-        consumers: inbox.consumers.iter().map(consumer).collect(),
+        consumers: inbox.consumers.iter().map(|it| consumer(it, inbox, policy)).collect(),
         create_time: Some(timestamp(inbox.create_time)),
         first_sequence: inbox.first_sequence,
         kept_from_sequence: inbox.kept_from,
@@ -122,11 +122,11 @@ fn limit(field: &str, limit: i64, max: i64) -> Result<LimitChange, Invalid> {
     }
 }
 
-fn consumer(consumer: &Consumer) -> proto::Consumer {
+fn consumer(consumer: &Consumer, inbox: &Inbox, policy: &Policy) -> proto::Consumer {
     proto::Consumer {
         consumer_id: consumer.id.as_str().to_owned(),
         epoch: consumer.epoch,
-        window: narrow(consumer.window),
+        window: narrow(inbox.window_of(consumer, policy)),
         in_flight: consumer.in_flight,
         open_time: Some(timestamp(consumer.open_time)),
     }
@@ -177,6 +177,7 @@ pub fn frame(
             Sent::Opened(proto::Opened {
                 resume_token,
                 store_epoch: store_epoch.to_owned(),
+                window: narrow(inbox.window_of(&consumer, &policy)),
                 policy: Some(self::policy(&policy)),
                 depth: inbox.pending + inbox.in_flight,
                 acked_elsewhere,
@@ -184,7 +185,6 @@ pub fn frame(
                 consumer_id: consumer.id.as_str().to_owned(),
                 inbox: inbox.key.inbox.as_str().to_owned(),
                 generation: inbox.generation,
-                window: narrow(consumer.window),
             })
         }
         Frame::Deliveries { results, resume_token } => Sent::Deliveries(proto::DeliveryBatch {
@@ -208,10 +208,13 @@ pub fn frame(
         Frame::Withdrawn(ended) => Sent::Withdrawn(proto::Withdrawn {
             deliveries: ended
                 .into_iter()
-                .map(|(sequence, operation_id, state)| proto::WithdrawnDelivery {
-                    sequence,
-                    operation_id: operation_id.to_string(),
-                    state: delivery_state(state).into(),
+                .map(|(sequence, how)| match how {
+                    Some((operation_id, state)) => proto::WithdrawnDelivery {
+                        sequence,
+                        operation_id: operation_id.to_string(),
+                        state: delivery_state(state).into(),
+                    },
+                    None => proto::WithdrawnDelivery { sequence, ..Default::default() },
                 })
                 .collect(),
         }),

@@ -6,7 +6,7 @@
 
 use super::{
     World,
-    needs::{Need, PURGED_MAX, Unloaded, WAITERS_MAX, unloaded},
+    needs::{CLOSED_MAX, Need, PURGED_MAX, Unloaded, WAITERS_MAX, unloaded},
 };
 use crate::domain::{
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
@@ -25,6 +25,15 @@ pub(super) struct Found {
     last: i64,
 }
 
+/// What is known of the open deliveries that deleted generations left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftOpen {
+    /// There are no others.
+    All,
+    /// The search reached its limit: there may be more.
+    SoManyAtLeast,
+}
+
 impl World {
     /// Loads the keys of the next waiters of a target, by ticket.
     pub fn load_waiters(&mut self, key: TargetKey, waiters: Vec<OperationKey>) {
@@ -32,7 +41,7 @@ impl World {
     }
 
     /// Loads what an inbox can send: fresh rows after its cursor by number, and returned or
-    /// redriven ones that are available, by number. `limit` is the limit of the search.
+    /// redriven ones of this generation that are available, by number. `limit` is the limit of the search.
     pub fn load_deliverable(
         &mut self,
         key: InboxKey,
@@ -48,7 +57,7 @@ impl World {
         }
     }
 
-    /// Loads what a consumer holds, by number.
+    /// Loads what a consumer holds of this generation, by number.
     pub fn load_held(&mut self, key: InboxKey, consumer: ConsumerId, held: Vec<Delivery>) {
         self.held.insert((key, consumer));
         for delivery in held {
@@ -58,7 +67,9 @@ impl World {
 
     /// Loads the oldest open deliveries of an inbox, by number.
     pub fn load_oldest_open(&mut self, key: InboxKey, open: Vec<Delivery>) {
-        self.oldest_open.insert(key);
+        let complete = i64::try_from(open.len()).unwrap_or(i64::MAX) < CLOSED_MAX;
+        let last = open.last().map_or(0, |delivery| delivery.key.sequence);
+        self.oldest_open.insert(key, Found { complete, last });
         for delivery in open {
             self.load_delivery(delivery.key.clone(), Some(delivery));
         }
@@ -131,14 +142,15 @@ impl World {
             let sequence = delivery.key.sequence;
             delivery.is_fresh() && sequence > offered && sequence <= end
         });
-        // What a deleted generation left behind is nobody's any more.
+        // What a deleted generation left behind is nobody's any more. The search leaves it out too;
+        // here it may be loaded for another command.
         let own = |delivery: &&&Delivery| inbox.is_some_and(|inbox| inbox.owns(&delivery.key));
         let returned = returned.filter(own);
         let order = in_order(fresh.copied().collect(), returned.copied().collect());
         Ok((order.into_iter().map(|delivery| delivery.key.clone()).collect(), end))
     }
 
-    /// What a consumer holds in an inbox, whatever stream of it, by number.
+    /// What a consumer holds in this generation of an inbox, whatever stream of it, by number.
     pub fn held(
         &self,
         key: &InboxKey,
@@ -147,19 +159,29 @@ impl World {
         if !self.held.contains(&(key.clone(), consumer.clone())) {
             return Err(unloaded(Need::Held(key.clone(), consumer.clone())));
         }
+        let inbox = self.inbox(key)?;
         let held = self.deliveries_of(key).filter(|delivery| {
-            delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
+            inbox.is_some_and(|inbox| inbox.owns(&delivery.key))
+                && delivery.consumer.as_ref().is_some_and(|(holder, _)| holder == consumer)
         });
         Ok(held.map(|delivery| delivery.key.clone()).collect())
     }
 
-    /// Deliveries of an inbox that have not ended, by number: the oldest, and those of this batch.
-    pub fn oldest_open(&self, key: &InboxKey) -> Result<Vec<DeliveryKey>, Unloaded> {
-        if !self.oldest_open.contains(key) {
-            return Err(unloaded(Need::OldestOpen(key.clone())));
-        }
+    /// Deliveries of deleted generations of an inbox that have not ended, by number: the oldest, and
+    /// those of this batch. And whether these are all of them.
+    pub fn left_open(&self, key: &InboxKey) -> Result<(Vec<DeliveryKey>, LeftOpen), Unloaded> {
+        let missing = || unloaded(Need::OldestOpen(key.clone()));
+        let found = self.oldest_open.get(key).ok_or_else(missing)?;
+        let first = self.inbox(key)?.map_or(0, |inbox| inbox.first_sequence);
         let open = self.deliveries_of(key).filter(|delivery| delivery.state.is_open());
-        Ok(open.map(|delivery| delivery.key.clone()).collect())
+        let left = open.take_while(|delivery| delivery.key.sequence < first);
+        let left = left.map(|delivery| delivery.key.clone()).collect();
+        let known = if found.complete || found.last >= first {
+            LeftOpen::All
+        } else {
+            LeftOpen::SoManyAtLeast
+        };
+        Ok((left, known))
     }
 
     /// The oldest deliveries of an inbox whose rows are kept, by number, without a gap.

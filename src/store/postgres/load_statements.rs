@@ -140,7 +140,8 @@ pub(super) const FRESH: &str = concat!(
 
 /// Deliveries that came back or were redriven and may be sent now, those that wait longest. The clock is
 /// read once, so that it can bound the index, which has entries only for what came back: what is
-/// in flight or fresh costs nothing here. Index: deliveries_returned.
+/// in flight or fresh costs nothing here. What deleted generations left takes no place of the page.
+/// Index: inboxes_pkey, deliveries_returned.
 pub(super) const RETURNED: &str = concat!(
     "WITH clock AS MATERIALIZED (SELECT ",
     clock!("$5"),
@@ -149,25 +150,31 @@ pub(super) const RETURNED: &str = concat!(
     delivery_columns!(),
     " FROM clock CROSS JOIN UNNEST($1::smallint[], $2::text[], $3::text[], $4::bigint[])
         WITH ORDINALITY AS k(bucket, account, inbox, amount, n)
+      JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
+        AND i.inbox = k.inbox
       CROSS JOIN LATERAL (
         SELECT * FROM receiptd.deliveries d
         WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
             AND d.available_time IS NOT NULL AND d.available_time <= clock.time
+            AND d.sequence >= i.first_sequence
         ORDER BY d.available_time, d.sequence LIMIT k.amount) d
       ORDER BY k.n, d.sequence"
 );
 
-/// What a consumer holds, by number. Every delivery that has not ended has a `due_time`, so that
-/// the index spares the history of the inbox, which has no end. Index: deliveries_open.
+/// What a consumer holds, by number, from the first of this generation on. Every delivery that has
+/// not ended has a `due_time`, so that the index spares the history of the inbox, which has no end.
+/// Index: inboxes_pkey, deliveries_open.
 pub(super) const HELD: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
     " FROM UNNEST($1::smallint[], $2::text[], $3::text[], $4::text[])
         WITH ORDINALITY AS k(bucket, account, inbox, consumer, n)
+      JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
+        AND i.inbox = k.inbox
       CROSS JOIN LATERAL (
         SELECT * FROM receiptd.deliveries d
         WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
-            AND d.due_time IS NOT NULL AND d.state = 2 AND d.consumer = k.consumer
+            AND d.due_time IS NOT NULL AND d.sequence >= i.first_sequence AND d.state = 2 AND d.consumer = k.consumer
         ORDER BY d.sequence LIMIT $5::bigint) d
       ORDER BY k.n, d.sequence"
 );

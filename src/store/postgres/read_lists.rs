@@ -244,21 +244,25 @@ impl PostgresStore {
     }
 }
 
-/// One statement for all inboxes of a page. Index: deliveries_open.
+/// One statement for all inboxes of a page, each from the first number of its generation on. Index:
+/// inboxes_pkey, deliveries_open.
 pub(super) const OLDEST_OPEN: &str = concat!(
     "SELECT k.n, ",
     delivery_columns!(),
     " FROM UNNEST($1::smallint[], $2::text[], $3::text[])
         WITH ORDINALITY AS k(bucket, account, inbox, n)
+      JOIN receiptd.inboxes i ON i.bucket = k.bucket AND i.account = k.account
+        AND i.inbox = k.inbox
       CROSS JOIN LATERAL (
         SELECT * FROM receiptd.deliveries d
         WHERE d.bucket = k.bucket AND d.account = k.account AND d.inbox = k.inbox
-            AND d.due_time IS NOT NULL AND d.state IN (1, 2)
+            AND d.due_time IS NOT NULL AND d.sequence >= i.first_sequence AND d.state IN (1, 2)
         ORDER BY d.sequence LIMIT 1) d"
 );
 
 impl PostgresStore {
-    /// The oldest delivery of each inbox that is PENDING or IN_FLIGHT, in the order asked.
+    /// The oldest delivery of each inbox's generation that is PENDING or IN_FLIGHT, in the order
+    /// asked.
     pub async fn oldest_open_of(
         &self,
         inboxes: &[InboxKey],

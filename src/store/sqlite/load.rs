@@ -83,6 +83,7 @@ fn document_and_lock(
 struct Cursors {
     offered: i64,
     kept_from: i64,
+    first_sequence: i64,
 }
 
 /// Loads the inboxes and returns the cursors of each one that exists.
@@ -94,8 +95,8 @@ fn load_inboxes(
     let mut cursors = BTreeMap::new();
     for key in &needs.inboxes {
         let inbox = by_key::inbox(connection, key)?;
-        if let Some(Inbox { offered, kept_from, .. }) = inbox {
-            cursors.insert(key.clone(), Cursors { offered, kept_from });
+        if let Some(Inbox { offered, kept_from, first_sequence, .. }) = inbox {
+            cursors.insert(key.clone(), Cursors { offered, kept_from, first_sequence });
         }
         world.load_inbox(key.clone(), inbox);
     }
@@ -119,7 +120,7 @@ fn search(
         let (fresh, returned) = match cursors.get(key) {
             Some(cursors) => (
                 fresh(connection, key, cursors.offered, *limit)?,
-                returned(connection, key, world.now(), *limit)?,
+                returned(connection, key, cursors.first_sequence, world.now(), *limit)?,
             ),
             None => (Vec::new(), Vec::new()),
         };
@@ -127,9 +128,9 @@ fn search(
         world.load_deliverable(key.clone(), *limit, fresh, returned);
     }
     for (key, consumer) in &needs.held {
-        let held = match cursors.contains_key(key) {
-            true => held(connection, key, consumer)?,
-            false => Vec::new(),
+        let held = match cursors.get(key) {
+            Some(cursors) => held(connection, key, cursors.first_sequence, consumer)?,
+            None => Vec::new(),
         };
         found += held.len();
         world.load_held(key.clone(), consumer.clone(), held);
@@ -191,25 +192,28 @@ fn fresh(
     many(connection, FRESH, parameters, rows::delivery)
 }
 
-/// Index: deliveries_returned, which has entries only for what came back.
+/// Index: deliveries_returned, which has entries only for what came back. What deleted generations
+/// left takes no place of the page.
 pub(super) const RETURNED: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_returned \
      WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
-     AND available_time IS NOT NULL AND available_time <= ?4 \
-     ORDER BY available_time, sequence LIMIT ?5"
+     AND available_time IS NOT NULL AND available_time <= ?4 AND sequence >= ?5 \
+     ORDER BY available_time, sequence LIMIT ?6"
 );
 
 /// Returned deliveries that may be sent again: those available for longest.
 fn returned(
     connection: &Connection,
     key: &InboxKey,
+    first_sequence: i64,
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<Delivery>, Fault> {
     let InboxKey { account, inbox } = key;
-    let parameters = (account.bucket(), account.as_str(), inbox.as_str(), now.0, limit);
+    let parameters =
+        (account.bucket(), account.as_str(), inbox.as_str(), now.0, first_sequence, limit);
     let mut returned = many(connection, RETURNED, parameters, rows::delivery)?;
     returned.sort_by_key(|delivery| delivery.key.sequence);
     Ok(returned)
@@ -222,18 +226,19 @@ pub(super) const HELD: &str = concat!(
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_open \
      WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
-     AND state = 2 AND consumer = ?4 ORDER BY sequence LIMIT ?5"
+     AND sequence >= ?4 AND state = 2 AND consumer = ?5 ORDER BY sequence LIMIT ?6"
 );
 
-/// What a consumer holds unacked, by number.
+/// What a consumer holds unacked, by number, from the first of this generation on.
 fn held(
     connection: &Connection,
     key: &InboxKey,
+    first_sequence: i64,
     consumer: &ConsumerId,
 ) -> Result<Vec<Delivery>, Fault> {
     let InboxKey { account, inbox } = key;
-    let parameters =
-        (account.bucket(), account.as_str(), inbox.as_str(), consumer.as_str(), HELD_MAX);
+    let (bucket, account) = (account.bucket(), account.as_str());
+    let parameters = (bucket, account, inbox.as_str(), first_sequence, consumer.as_str(), HELD_MAX);
     many(connection, HELD, parameters, rows::delivery)
 }
 

@@ -195,16 +195,18 @@ pub(super) fn list_inboxes(
     Ok(page)
 }
 
-/// Index: deliveries_open.
+/// Index: deliveries_open, from the first number of the inbox's generation on.
 pub(super) const OLDEST_OPEN: &str = concat!(
     "SELECT ",
     delivery_columns!(),
     " FROM deliveries INDEXED BY deliveries_open \
      WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 AND due_time IS NOT NULL \
+     AND sequence >= (SELECT first_sequence FROM inboxes \
+         WHERE bucket = ?1 AND account = ?2 AND inbox = ?3) \
      AND state IN (1, 2) ORDER BY sequence LIMIT 1"
 );
 
-/// The oldest delivery of an inbox that has not ended.
+/// The oldest delivery of an inbox's generation that has not ended.
 pub(super) fn oldest_open(
     connection: &Connection,
     key: &InboxKey,

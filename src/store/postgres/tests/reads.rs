@@ -97,6 +97,31 @@ async fn searches_find_what_can_be_sent_and_what_is_held() {
 }
 
 #[tokio::test]
+async fn what_deleted_generations_left_takes_no_place_of_a_page() {
+    let Some(database) = Database::new().await else { return };
+    let store = filled(&database).await;
+    queue(&store, store.now().await.expect("a clock")).await;
+    let key = inbox_key("queue");
+    let begun = run(&store, [Need::Inbox(key.clone())], |world, _| {
+        let row = world.inbox(&inbox_key("queue"))?.cloned().expect("stored");
+        world.put_inbox(Inbox { first_sequence: 5, offered: 8, ..row })
+    });
+    begun.await.expect("it commits").value.expect("it is loaded");
+    database.seams.move_clock(Span::hours(2));
+    let searches = [Need::Deliverable(key.clone(), 1), Need::Held(key.clone(), consumer("laptop"))];
+    let found = run(&store, searches, |world, _| {
+        let (keys, _) = world.deliverable(&inbox_key("queue"))?;
+        Ok::<_, Unloaded>((keys, world.held(&inbox_key("queue"), &consumer("laptop"))?))
+    });
+    let (deliverable, held) = found.await.expect("it ends").value.expect("it is loaded");
+    assert_eq!(deliverable, [delivery_key("queue", 5)], "4 came back earlier, and is another's");
+    assert_eq!(held, [], "2 is another's too");
+    let oldest = store.oldest_open_of(&[key]).await.expect("a read");
+    let oldest: Vec<_> = oldest.into_iter().flatten().map(|row| row.key.sequence).collect();
+    assert_eq!(oldest, [5]);
+}
+
+#[tokio::test]
 async fn deliveries_are_read_by_number_and_state() {
     let Some(database) = Database::new().await else { return };
     let store = filled(&database).await;

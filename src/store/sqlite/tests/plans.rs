@@ -69,7 +69,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=? AND \
          sequence>?)",
-        &[load::FRESH, query::LIST_OPEN_DELIVERIES],
+        &[load::FRESH, load::HELD, query::LIST_OPEN_DELIVERIES],
     ),
     (
         "SEARCH deliveries USING INDEX deliveries_lost (bucket=? AND account=? AND inbox=? AND \
@@ -83,7 +83,13 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     (
         "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=?)",
-        &[load::HELD, load::OLDEST_OPEN, query::OLDEST_OPEN],
+        &[load::OLDEST_OPEN],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=? AND \
+         sequence>?); SCALAR SUBQUERY 1; SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=? \
+         AND inbox=?)",
+        &[query::OLDEST_OPEN],
     ),
     (
         "SEARCH batches USING PRIMARY KEY (bucket=? AND batch=?)",

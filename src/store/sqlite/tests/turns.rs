@@ -235,6 +235,43 @@ async fn an_inbox_offers_what_returned_and_what_is_fresh() {
 }
 
 #[tokio::test]
+async fn what_deleted_generations_left_takes_no_place_of_a_page() {
+    let place = Place::new(simulated(50));
+    let store = place.open();
+    let returned = |sequence| crate::domain::delivery::Delivery {
+        attempt: 1,
+        available_time: Some(Timestamp(sequence - HELD_MAX)),
+        ..pending("default", sequence)
+    };
+    let mut rows: Vec<_> =
+        (1..=HELD_MAX).map(|number| in_flight("default", number, "phone")).collect();
+    rows.extend([returned(HELD_MAX + 1), returned(HELD_MAX + 2)]);
+    // This generation's.
+    let first = HELD_MAX + 3;
+    rows.extend([returned(first), in_flight("default", first + 1, "phone")]);
+    let last = first + 1;
+    let inbox = Inbox {
+        next_sequence: last + 1,
+        offered: last,
+        first_sequence: first,
+        ..full_inbox("default")
+    };
+    store_deliveries(&store, inbox, rows).await;
+    let phone = ConsumerId::from_stored("phone");
+    let key = inbox_key("default");
+    let needs = vec![Need::Deliverable(key.clone(), 1), Need::Held(key.clone(), phone.clone())];
+    let found =
+        run(&store, needs, move |world| Ok((world.deliverable(&key)?, world.held(&key, &phone)?)));
+    let ((deliverable, _), held) = found.await.expect("reads").value;
+    assert_eq!(deliverable, [delivery_key("default", first)]);
+    assert_eq!(held, [delivery_key("default", last)]);
+    let oldest = store.oldest_open_of(&[inbox_key("default")]).await.expect("reads");
+    let oldest: Vec<_> = oldest.into_iter().flatten().map(|row| row.key.sequence).collect();
+    assert_eq!(oldest, [first]);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn what_is_held_comes_by_number_up_to_the_limit() {
     let place = Place::new(Seams::system());
     let store = place.open();
