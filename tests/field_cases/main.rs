@@ -14,6 +14,7 @@ mod failing;
 mod identity;
 mod inboxes;
 mod outages;
+mod overdue;
 mod queues;
 mod results;
 mod resume;

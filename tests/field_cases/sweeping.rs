@@ -4,6 +4,7 @@
 //! compared with the clock: a busy machine is no fault of the service.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
@@ -35,8 +36,8 @@ use crate::support::{
     within,
 };
 
-const LONG: Duration = Duration::from_secs(60);
-const REPLICAS: usize = 3;
+pub(super) const LONG: Duration = Duration::from_secs(60);
+pub(super) const REPLICAS: usize = 3;
 /// Results that nobody fetches: several pages of a sweep.
 const ABANDONED: usize = 3_000;
 /// Between two hundreds of them. They expire as they were queued, so that the sweep has a middle of
@@ -45,7 +46,7 @@ const LOADING_PACE: Duration = Duration::from_millis(150);
 /// One of each replica's callers submits this often: together a hundred a second.
 const PACE: Duration = Duration::from_millis(30);
 /// Foreground submits before there is anything to sweep, for comparison, and after the restart.
-const COMPARED: usize = 300;
+pub(super) const COMPARED: usize = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f40_the_database_restarts_in_the_middle_of_a_sweep() {
@@ -56,7 +57,8 @@ async fn f40_the_database_restarts_in_the_middle_of_a_sweep() {
     let callers: Vec<Caller> = servers.iter().map(Server::a).collect();
     let progress = Arc::new(Progress::default());
     let foreground = servers.iter().enumerate().map(|(number, server)| {
-        background(submit_at_a_pace(client(server), number, Arc::clone(&progress)))
+        let client = client(server.address(), TOKEN_A);
+        background(submit_at_a_pace(client, number, Arc::clone(&progress)))
     });
     let foreground: Vec<_> = foreground.collect();
     eventually("something to compare with", LONG, async || {
@@ -65,7 +67,8 @@ async fn f40_the_database_restarts_in_the_middle_of_a_sweep() {
     .await;
 
     let ids = abandon(&callers, &progress).await;
-    restart_in_the_middle(&store, &callers, &progress).await;
+    let swept = async || callers[0].inbox("gone").await.expired_total;
+    restart_in_the_middle(&store, &callers, &progress, (swept, ABANDONED as i64)).await;
 
     let (back, ended) = (Instant::now(), progress.ended());
     join_all(callers.iter().map(async |caller| {
@@ -108,28 +111,32 @@ async fn abandon(callers: &[Caller], progress: &Progress) -> Vec<Identity> {
 }
 
 /// Stops the database when a quarter is swept, and starts it again when all replicas have noticed.
-async fn restart_in_the_middle(store: &TestStore, callers: &[Caller], progress: &Progress) {
-    let expired = async || callers[0].inbox("gone").await.expired_total;
+pub(super) async fn restart_in_the_middle(
+    store: &TestStore,
+    callers: &[Caller],
+    progress: &Progress,
+    (expired, all): (impl AsyncFn() -> i64, i64),
+) {
     eventually("a sweep to begin", LONG, async || (expired().await > 0).then_some(())).await;
     progress.enter(Phase::Sweeping);
     let middle = eventually("the middle of the sweep", LONG, async || {
         let expired = expired().await;
-        (expired >= ABANDONED as i64 / 4).then_some(expired)
+        (expired >= all / 4).then_some(expired)
     })
     .await;
-    assert!(middle < ABANDONED as i64, "there is something left to sweep");
+    assert!(middle < all, "there is something left to sweep");
     progress.enter(Phase::Away);
     let stopped = Instant::now();
     let outage = store.take_away();
     join_all(callers.iter().map(is_away)).await;
     outage.end();
     progress.enter(Phase::Back);
-    println!("{middle} of {ABANDONED} had expired; the restart took {:?}", stopped.elapsed());
+    println!("{middle} of {all} had expired; the restart took {:?}", stopped.elapsed());
 }
 
 /// Where the test stands, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+pub(super) enum Phase {
     Quiet,
     Loading,
     Sweeping,
@@ -143,18 +150,18 @@ const PHASES: [Phase; 5] =
 
 /// What the foreground and the test tell each other.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     phase: AtomicU8,
     ended: AtomicUsize,
-    end: AtomicBool,
+    pub(super) end: AtomicBool,
 }
 
 impl Progress {
-    fn enter(&self, phase: Phase) {
+    pub(super) fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::SeqCst);
     }
 
-    fn ended(&self) -> usize {
+    pub(super) fn ended(&self) -> usize {
         self.ended.load(Ordering::SeqCst)
     }
 
@@ -165,7 +172,7 @@ impl Progress {
 
 /// A submit of the foreground with its answer.
 #[derive(Clone)]
-struct Ended {
+pub(super) struct Ended {
     id: String,
     began: Phase,
     ended: Phase,
@@ -180,16 +187,20 @@ impl Ended {
     }
 }
 
-fn client(server: &Server) -> Client {
+pub(super) fn client(address: SocketAddr, token: &str) -> Client {
     // A crashed database reads its log before it answers, on a slow disk for longer than a person
     // would wait.
     let limits = RetryLimits { total: LONG, attempts: 200, ..RetryLimits::standard() };
-    let options = ConnectOptions { limits, ..ConnectOptions::with_token(Secret::new(TOKEN_A)) };
-    Client::connect(&format!("http://{}", server.address()), options).expect("a usable endpoint")
+    let options = ConnectOptions { limits, ..ConnectOptions::with_token(Secret::new(token)) };
+    Client::connect(&format!("http://{address}"), options).expect("a usable endpoint")
 }
 
 /// Submits with the library, which alone decides what is sent again, until the test ends it.
-async fn submit_at_a_pace(client: Client, number: usize, progress: Arc<Progress>) -> Vec<Ended> {
+pub(super) async fn submit_at_a_pace(
+    client: Client,
+    number: usize,
+    progress: Arc<Progress>,
+) -> Vec<Ended> {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut all = Vec::new();
@@ -223,7 +234,7 @@ async fn is_away(caller: &Caller) {
     assert_eq!(refused.reason, "STORE_UNAVAILABLE");
 }
 
-async fn each_had_one_effect(caller: &Caller, ended: &[Vec<Ended>]) {
+pub(super) async fn each_had_one_effect(caller: &Caller, ended: &[Vec<Ended>]) {
     for (number, ended) in ended.iter().enumerate() {
         let (text, revision) = caller.text(&foreground(number)).await;
         let once = ended.iter().all(|submit| lines(&text, &submit.id) == 1);
@@ -233,7 +244,7 @@ async fn each_had_one_effect(caller: &Caller, ended: &[Vec<Ended>]) {
 }
 
 /// The library needed one attempt wherever the database was there from the first byte to the last.
-fn while_the_database_was_up_none_was_refused(all: &[Ended]) {
+pub(super) fn while_the_database_was_up_none_was_refused(all: &[Ended]) {
     let (met, free): (Vec<_>, Vec<_>) = all.iter().partition(|ended| ended.met_the_outage());
     for phase in PHASES {
         show(&format!("begun {phase:?}"), free.iter().copied().filter(|one| one.began == phase));
@@ -255,7 +266,7 @@ fn show<'a>(name: &str, ended: impl Iterator<Item = &'a Ended>) {
     println!("foreground, {name}: {count} submits, p50 {half:?}, p99 {p99:?}, longest {last:?}");
 }
 
-async fn each_is_retired_once(callers: &[Caller], ids: &[Identity]) {
+pub(super) async fn each_is_retired_once(callers: &[Caller], ids: &[Identity]) {
     for (some, caller) in ids.chunks(50).zip(callers.iter().cycle()) {
         join_all(some.iter().map(async |id| {
             let read = caller.get(id).await;

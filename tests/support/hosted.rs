@@ -1,7 +1,7 @@
 //! The service in this process, through its listener, with a store's clock that the test moves.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part")]
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use receiptd::{
     api::auth::Access,
@@ -32,19 +32,33 @@ pub struct Hosted {
     pub seams: Seams,
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), ServerError>>,
-    // The embedded store's folder lives as long as its server.
-    store: TestStore,
+    // The embedded store's folder lives as long as its servers.
+    store: Arc<TestStore>,
 }
 
 /// Serves `store` under `policy`, with accounts `a` and `b`. The store's clock stands at now.
 pub async fn host(store: TestStore, policy: Policy) -> Hosted {
-    let access = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/access.toml");
-    let access = Access::from_file(&access).expect("a good file");
     let seams = Seams::system();
     let now = wall_clock().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    let now = Timestamp(i64::try_from(now.as_micros()).expect("fits for ages"));
-    seams.stop_clock(now);
-    let config = Config { policy, sweep_interval: Span::millis(50), ..Config::default() };
+    seams.stop_clock(Timestamp(i64::try_from(now.as_micros()).expect("fits for ages")));
+    serve(Arc::new(store), policy, seams).await
+}
+
+/// As [`host`], with so many replicas, and a clock that runs and can be moved besides.
+pub async fn host_replicas(store: TestStore, policy: Policy, count: usize) -> Vec<Hosted> {
+    let (store, seams) = (Arc::new(store), Seams::system());
+    let mut replicas = Vec::new();
+    for _ in 0..count {
+        replicas.push(serve(Arc::clone(&store), policy.clone(), seams.clone()).await);
+    }
+    replicas
+}
+
+async fn serve(store: Arc<TestStore>, policy: Policy, seams: Seams) -> Hosted {
+    let access = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/access.toml");
+    let access = Access::from_file(&access).expect("a good file");
+    let sweep_interval = Span::millis(50);
+    let config = Config { policy: policy.clone(), sweep_interval, ..Config::default() };
     let url: StoreUrl = store.url().parse().expect("a store");
     let server = Server::open(config, &url, access, seams.clone()).await.expect("opens");
     let engine = server.engine().clone();
@@ -67,6 +81,11 @@ impl Hosted {
         Caller::new(self.address, TOKEN_B)
     }
 
+    /// The store that it serves, which may be taken away.
+    pub fn store(&self) -> &TestStore {
+        &self.store
+    }
+
     /// An id that is made now, by the clock of the store, in whole seconds.
     pub fn minted_now(&self, id: &str) -> (Timestamp, Identity) {
         let seconds = self.seams.now().0 / 1_000_000;
@@ -81,13 +100,14 @@ impl Hosted {
 
     /// Ends the service well.
     pub async fn stop(self) {
-        self.stop_and_keep().await;
+        self.shutdown.cancel();
+        within("the service to end", self.serving).await.expect("no panic").expect("ends well");
     }
 
     /// Ends the service well, and keeps the store for another one.
     pub async fn stop_and_keep(self) -> TestStore {
         self.shutdown.cancel();
         within("the service to end", self.serving).await.expect("no panic").expect("ends well");
-        self.store
+        Arc::into_inner(self.store).expect("the last replica on it")
     }
 }
