@@ -1,11 +1,13 @@
 //! The sweeper: everything unfinished that became overdue and that nobody else ended.
 //!
-//! What must stay true: a pass ends, whatever is due, and whatever fails; the search goes forward
-//! by key, and a pass that reached its limit is continued by the next one, so that rows that cannot
-//! be settled never starve those behind them. Every row goes through the same rules as a call, is
+//! What must stay true: a pass ends, whatever is due, and whatever fails; one that reached its limit
+//! is continued by the next one, at once; neither rows that cannot be settled nor an account with
+//! a backlog keep the others waiting (see `walk`). Every row goes through the same rules as a call, is
 //! loaded again under its lock, and is safe to look at twice: replicas sweep without a leader.
 //!
 //! Deliberately not here: when something is overdue, and what happens to it then. The rules say.
+
+mod walk;
 
 use std::{collections::BTreeMap, ops::Add, time::Duration};
 
@@ -13,6 +15,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::walk::Walk;
 use crate::{
     domain::{
         command::{Command, Reply, Swept},
@@ -23,16 +26,16 @@ use crate::{
     engine::Engine,
     store::{
         ReadError,
-        query::{Due, DueKind, DuePage, DuePosition},
+        query::{Due, DueKind},
     },
     telemetry,
 };
 
 /// Rows in one page: a few batches of the engine.
 const PAGE: i64 = 500;
-/// Pages of one kind in one pass: 100,000 rows, more than a pass settles within a usual period, so
-/// that the limit is met only after an outage, and the other kinds still get their turn.
-const PAGES_MAX: usize = 200;
+/// Pages of one kind in one pass: 10,000 rows, a few seconds of work, so that the other kinds get
+/// their turn also after an outage.
+const PAGES_MAX: usize = 20;
 /// Commands of the sweep that wait at once: one full batch of the engine, so that they share
 /// commits and leave the rest of the queue to callers.
 const CONCURRENCY: usize = 200;
@@ -166,20 +169,23 @@ impl SweepCounts {
 
 /// One pass over everything that is due now, from the beginning.
 pub async fn run_once(engine: &Engine) -> SweepCounts {
-    pass(engine, &mut Positions::default()).await
+    pass(engine, &mut Walks::default()).await
 }
 
-/// Passes every `period` with jitter until `shutdown`; the first one at once. Passes never overlap:
-/// a long one is followed by the next without a pause.
+/// Passes every `period` with jitter until `shutdown`; the first one at once. Passes never overlap: a
+/// long one, and one that met a limit, is followed by the next without a pause.
 pub async fn run(engine: Engine, period: Duration, shutdown: CancellationToken) {
-    let mut positions = Positions::default();
+    let mut walks = Walks::default();
     loop {
         let next = Instant::now() + jittered(period, engine.seams().random());
         tokio::select! {
             biased;
             // Commands that were handed to the engine complete without us.
             () = shutdown.cancelled() => return,
-            _ = pass(&engine, &mut positions) => {}
+            _ = pass(&engine, &mut walks) => {}
+        }
+        if walks.values().any(Walk::is_under_way) {
+            continue;
         }
         tokio::select! {
             biased;
@@ -195,9 +201,8 @@ fn jittered(period: Duration, random: u64) -> Duration {
     period * (900 + tenths_of_percent) / 1_000
 }
 
-/// Where the next pass begins, for each kind that reached its limit.
-#[derive(Debug, Default)]
-struct Positions(BTreeMap<DueKind, DuePosition>);
+/// How far each kind has come.
+type Walks = BTreeMap<DueKind, Walk>;
 
 /// What a pass has done so far; kept when a search fails.
 #[derive(Debug, Default)]
@@ -209,11 +214,13 @@ struct Done {
     overdue: Span,
 }
 
-async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
+async fn pass(engine: &Engine, walks: &mut Walks) -> SweepCounts {
     let start = Instant::now();
     let mut done = Done::default();
     for kind in KINDS {
-        if let Err(error) = sweep_kind(engine, kind, positions, &mut done).await {
+        if let Err(error) =
+            sweep_kind(engine, kind, walks.entry(kind).or_default(), &mut done).await
+        {
             failed(&error);
         }
     }
@@ -242,26 +249,30 @@ async fn sweep_batches(engine: &Engine, done: &mut Done) -> Result<(), ReadError
     Ok(())
 }
 
-/// Everything of one kind that is due, page by page.
+/// What of one kind is due, page by page, within the limit of a pass.
 async fn sweep_kind(
     engine: &Engine,
     kind: DueKind,
-    positions: &mut Positions,
+    walk: &mut Walk,
     done: &mut Done,
 ) -> Result<(), ReadError> {
-    let mut after = positions.0.remove(&kind);
+    let store = engine.store();
     for page in 0..pages_max(kind) {
-        let DuePage { rows, next } = engine.store().due(kind, after.as_ref(), PAGE).await?;
+        let Some(search) = walk.next() else { return Ok(()) };
+        let found = match store.due(kind, search.position(), PAGE).await {
+            Ok(found) => found,
+            Err(error) => {
+                // The round that failed is looked at from its beginning.
+                *walk = Walk::default();
+                return Err(error);
+            }
+        };
+        let rows = walk.found(&search, found, |bucket| store.due_from(bucket));
         if page == 0 {
             done.overdue = done.overdue.max(oldest_overdue(engine, &rows).await?);
         }
         sweep_rows(engine, rows, done).await;
-        match next {
-            Some(position) => after = Some(position),
-            None => return Ok(()),
-        }
     }
-    positions.0.extend(after.map(|position| (kind, position)));
     Ok(())
 }
 

@@ -69,6 +69,24 @@ pub enum Due {
     Account(Account),
 }
 
+impl Due {
+    /// Whose row it is.
+    pub fn account(&self) -> &Account {
+        match self {
+            Due::Delivery(key, _) => &key.inbox.account,
+            Due::Operation(key) => &key.account,
+            Due::Lock(target) => &target.account,
+            Due::Inbox(key) => &key.account,
+            Due::Account(account) => account,
+        }
+    }
+
+    /// The bucket that leads its key.
+    pub fn bucket(&self) -> i16 {
+        self.account().bucket()
+    }
+}
+
 /// Where the sweeper goes on within a pass: keyset, so that a stuck head never starves the tail.
 /// Opaque to everything but the store that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -414,6 +432,14 @@ impl Store {
         limit: i64,
     ) -> Result<DuePage, ReadError> {
         read!(self, due(kind, after, limit))
+    }
+
+    /// The position before everything in a bucket, for [`Store::due`].
+    pub fn due_from(&self, bucket: i16) -> DuePosition {
+        match self {
+            Store::Sqlite(_) => super::sqlite::due_from(bucket),
+            Store::Postgres(_) => super::postgres::due_from(bucket),
+        }
     }
 
     /// What waiting readers compare, in one read each; absent rows give `None`.
