@@ -179,8 +179,11 @@ fn what_a_deleted_inbox_left_in_flight_is_not_returned_to_anybody() {
     let operation_id = news(&memory, CLOSED_MAX + 1).operation_id;
     let missed = memory.run(&Command::SweepDelivery { key, operation_id });
     assert!(matches!(missed, Ok(Reply::Swept(Swept::Expired))), "{missed:?}");
-    opened(&mut memory, "c", 1_000);
-    assert_eq!(news(&memory, CLOSED_MAX + 2).state, DeliveryState::Expired, "no takeover");
+    let epoch = opened(&mut memory, "c", 1_000);
+    assert_eq!(offered(&mut memory, "c", epoch, 1_000), [], "no takeover");
+    assert_eq!((row(&memory).closing, row(&memory).pending, row(&memory).in_flight), (1, 0, 0));
+    assert_eq!(swept(&mut memory), Swept::Closed(1));
+    assert_eq!(news(&memory, CLOSED_MAX + 2).state, DeliveryState::Expired);
     assert_eq!((row(&memory).closing, row(&memory).pending), (0, 0));
 }
 

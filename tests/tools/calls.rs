@@ -291,7 +291,7 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
                 "reason": "the tool says so",
             },
             Ends::Alone,
-            { "/0/policy/lockLimit": "1800s", "/0/defaults/lockLimit": "3600s" }
+            { "/0/policy/lockLimit": "1800s" }
         ),
         call!("receiptd.v1.AdminService/GetPolicy", {}, Ends::Alone, {
             "/0/policy/lockLimit": "1800s",
