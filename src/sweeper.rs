@@ -36,9 +36,10 @@ const PAGE: i64 = 500;
 /// Pages of one kind in one pass: 10,000 rows, a few seconds of work, so that the other kinds get
 /// their turn also after an outage.
 const PAGES_MAX: usize = 20;
-/// Commands of the sweep that wait at once: one full batch of the engine, so that they share
-/// commits and leave the rest of the queue to callers.
-const CONCURRENCY: usize = 200;
+/// Commands of the sweep that wait at once: a quarter of a batch of the engine, so that they share
+/// commits and leave the rest of the queue to callers, whose batches last no longer for it than they
+/// must (F40).
+const CONCURRENCY: usize = 50;
 /// Batch rows are kept this long: far longer than a lost commit takes to settle.
 const BATCH_AGE: Span = Span::hours(1);
 /// Batch rows deleted at once: a few milliseconds, for which callers may have to wait.
