@@ -1,5 +1,6 @@
 //! AdminService: what operators do, for whichever account they name.
 
+mod floor;
 mod locks;
 mod named;
 mod policies;
@@ -36,6 +37,19 @@ impl AdminService for Api {
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
             self.update_policy_of(named, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn raise_evidence_floor(
+        &self,
+        request: Request<proto::RaiseEvidenceFloorRequest>,
+    ) -> Result<Response<proto::RaiseEvidenceFloorResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            self.raise_floor(named, request.into_inner(), call.answer_by).await
         };
         let result = answer.await;
         self.answer(call, result)

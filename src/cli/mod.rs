@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dev;
 pub mod document;
 pub mod failures;
+mod floor;
 pub mod get;
 pub mod inbox;
 pub mod inbox_admin;

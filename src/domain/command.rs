@@ -12,7 +12,7 @@ use super::{
     attempts::{Attempted, Attempts},
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
-    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Timestamp},
     inbox::{AccountRow, Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
@@ -103,6 +103,30 @@ pub struct PolicyUpdated {
     pub row: AccountRow,
     /// What is in force for it then.
     pub policy: Policy,
+}
+
+/// A raise of an account's evidence floor by hand.
+#[derive(Debug, Clone)]
+pub struct FloorRaise {
+    /// Whose.
+    pub account: Account,
+    /// Up to which mint time, at least.
+    pub floor: Timestamp,
+    /// Why.
+    pub reason: String,
+    /// The credential's subject.
+    pub subject: String,
+    /// Meant or only tried.
+    pub intention: Intention,
+}
+
+/// The answer to [`Command::RaiseFloor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FloorRaised {
+    /// The floor as it was.
+    pub before: Timestamp,
+    /// The floor then; the same where it was as high already.
+    pub after: Timestamp,
 }
 
 /// Everything that changes state goes through one of these.
@@ -239,6 +263,8 @@ pub enum Command {
     },
     /// Changes an account's policy.
     UpdatePolicy(Box<PolicyUpdate>),
+    /// Raises an account's evidence floor by hand.
+    RaiseFloor(Box<FloorRaise>),
     /// Releases a lock by hand.
     ReleaseLock {
         /// Which.
@@ -436,6 +462,8 @@ pub enum Reply {
     InboxDeleted(Box<Inbox>),
     /// To [`Command::UpdatePolicy`].
     PolicyUpdated(Box<PolicyUpdated>),
+    /// To [`Command::RaiseFloor`].
+    FloorRaised(FloorRaised),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

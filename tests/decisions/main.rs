@@ -5,6 +5,7 @@ mod by_hand;
 #[path = "../support/commands.rs"]
 mod commands;
 mod deliveries;
+mod floor;
 mod inboxes;
 mod left;
 mod locks;
