@@ -17,7 +17,7 @@ use crate::{
     domain::{
         command::{Command, Reply, Swept},
         delivery::DeliveryKey,
-        ids::{Span, Timestamp},
+        ids::{Account, Span, Timestamp},
         operation::OperationKey,
     },
     engine::Engine,
@@ -47,6 +47,10 @@ const BATCH_PAGES_MAX: usize = 50;
 /// Pages of accounts in one pass: 2,000 of them, each a write that nobody waits for. Every account
 /// is due once in a step (an hour with the default window), which leaves room for millions.
 const ACCOUNT_PAGES_MAX: usize = 4;
+
+/// Pages of one kind in a pass that somebody asked for: 10,000 rows, a few seconds of work, for which
+/// they wait.
+const ASKED_PAGES_MAX: usize = 20;
 
 /// The order of a pass: what frees slots first, and what nobody waits for last.
 const KINDS: [DueKind; 5] =
@@ -137,9 +141,98 @@ impl SweepCounts {
     }
 }
 
+/// Whose rows a pass is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Everybody's, with what belongs to nobody.
+    All,
+    /// One account's. Its rows are searched among those of its bucket.
+    Account(Account),
+}
+
+/// A pass that somebody asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AskedSweep {
+    /// What it did.
+    pub counts: SweepCounts,
+    /// Rows that it left, by the reason of the refusal.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// It met its limit, or a search failed: there may be more.
+    pub more: bool,
+}
+
 /// One pass over everything that is due now, from the beginning.
 pub async fn run_once(engine: &Engine) -> SweepCounts {
     pass(engine, &mut Positions::default()).await
+}
+
+/// One bounded pass now, beside those that come by themselves. Everything it tells of is durable on
+/// return; a pass that is dropped has done a part of it.
+pub async fn run_asked(engine: &Engine, scope: &Scope) -> AskedSweep {
+    let mut done = Done::default();
+    let mut more = false;
+    for kind in KINDS {
+        match sweep_asked(engine, kind, scope, &mut done).await {
+            Ok(limited) => more |= limited,
+            Err(error) => {
+                failed(&error);
+                more = true;
+            }
+        }
+    }
+    if *scope == Scope::All
+        && let Err(error) = sweep_batches(engine, &mut done).await
+    {
+        failed(&error);
+        more = true;
+    }
+    done.record();
+    AskedSweep { counts: done.counts, refused: done.refused, more }
+}
+
+/// What is due of one kind and in scope, page by page; whether the limit was met.
+async fn sweep_asked(
+    engine: &Engine,
+    kind: DueKind,
+    scope: &Scope,
+    done: &mut Done,
+) -> Result<bool, ReadError> {
+    let store = engine.store();
+    let mut after = match scope {
+        Scope::All => None,
+        Scope::Account(account) => Some(store.due_from(account.bucket())),
+    };
+    for _ in 0..ASKED_PAGES_MAX.min(pages_max(kind)) {
+        let DuePage { rows, next } = store.due(kind, after.as_ref(), PAGE).await?;
+        let last = rows.last().map(account_of).map(Account::bucket);
+        let rows = match scope {
+            Scope::All => rows,
+            Scope::Account(account) => {
+                rows.into_iter().filter(|due| account_of(due) == account).collect()
+            }
+        };
+        sweep_rows(engine, rows, done).await;
+        // Buckets come in order: what follows another one's rows is not the account's.
+        let beyond = match scope {
+            Scope::All => false,
+            Scope::Account(account) => last != Some(account.bucket()),
+        };
+        match next {
+            Some(position) if !beyond => after = Some(position),
+            Some(_) | None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+fn account_of(due: &Due) -> &Account {
+    match due {
+        Due::Delivery(key, _) => &key.inbox.account,
+        Due::Operation(key) => &key.account,
+        Due::Lock(target) => &target.account,
+        Due::Inbox(key) => &key.account,
+        Due::Account(account) => account,
+    }
 }
 
 /// Passes every `period` with jitter until `shutdown`; the first one at once. Passes never overlap:
@@ -194,6 +287,7 @@ async fn pass(engine: &Engine, positions: &mut Positions) -> SweepCounts {
         failed(&error);
     }
     done.record();
+    telemetry::sweep_overdue(done.overdue.to_std());
     telemetry::sweep_passed(start.elapsed());
     done.counts
 }
@@ -276,7 +370,6 @@ fn command(due: Due) -> Command {
 impl Done {
     fn record(&self) {
         self.counts.record();
-        telemetry::sweep_overdue(self.overdue.to_std());
         for (reason, count) in &self.refused {
             telemetry::sweep_refused(reason, *count);
         }

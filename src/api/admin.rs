@@ -4,6 +4,7 @@ mod floor;
 mod locks;
 mod named;
 mod policies;
+mod sweep;
 
 use futures_util::future::BoxFuture;
 use tonic::{Request, Response, Status};
@@ -50,6 +51,21 @@ impl AdminService for Api {
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
             self.raise_floor(named, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn run_sweep(
+        &self,
+        request: Request<proto::RunSweepRequest>,
+    ) -> Result<Response<proto::RunSweepResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            let pass: BoxFuture<'_, _> =
+                Box::pin(self.sweep(named, request.get_ref(), call.answer_by));
+            pass.await
         };
         let result = answer.await;
         self.answer(call, result)

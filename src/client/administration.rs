@@ -6,10 +6,19 @@
 use super::{connect::Client, error::Failure};
 use crate::proto::{
     GetPolicyRequest, GetPolicyResponse, RaiseEvidenceFloorRequest, RaiseEvidenceFloorResponse,
-    UpdatePolicyRequest, UpdatePolicyResponse,
+    RunSweepRequest, RunSweepResponse, UpdatePolicyRequest, UpdatePolicyResponse,
 };
 
 impl Client {
+    /// Runs one pass of the sweeper.
+    pub async fn run_sweep(&self, request: RunSweepRequest) -> Result<RunSweepResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.run_sweep(request).await }
+        })
+        .await
+    }
+
     /// The policy of an account.
     pub async fn get_policy(
         &self,

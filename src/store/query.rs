@@ -414,6 +414,14 @@ impl Store {
         read!(self, due(kind, after, limit))
     }
 
+    /// The position before everything in a bucket, for [`Store::due`].
+    pub fn due_from(&self, bucket: i16) -> DuePosition {
+        match self {
+            Store::Sqlite(_) => super::sqlite::due_from(bucket),
+            Store::Postgres(_) => super::postgres::due_from(bucket),
+        }
+    }
+
     /// What waiting readers compare, in one read each; absent rows give `None`.
     pub async fn glimpse(
         &self,

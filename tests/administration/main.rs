@@ -6,3 +6,4 @@ mod hosted;
 mod support;
 
 mod floor;
+mod sweep;

@@ -37,13 +37,22 @@ pub struct Hosted {
 
 /// Serves `store` under `policy`, with accounts `a` and `b`. The store's clock stands at now.
 pub async fn host(store: TestStore, policy: Policy) -> Hosted {
+    host_sweeping(store, policy, Span::millis(50)).await
+}
+
+/// As [`host`], and nothing is swept by itself after the pass of the start.
+pub async fn host_without_sweeps(store: TestStore, policy: Policy) -> Hosted {
+    host_sweeping(store, policy, Span::minutes(10)).await
+}
+
+async fn host_sweeping(store: TestStore, policy: Policy, sweep_interval: Span) -> Hosted {
     let access = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/access.toml");
     let access = Access::from_file(&access).expect("a good file");
     let seams = Seams::system();
     let now = wall_clock().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let now = Timestamp(i64::try_from(now.as_micros()).expect("fits for ages"));
     seams.stop_clock(now);
-    let config = Config { policy, sweep_interval: Span::millis(50), ..Config::default() };
+    let config = Config { policy, sweep_interval, ..Config::default() };
     let url: StoreUrl = store.url().parse().expect("a store");
     let server = Server::open(config, &url, access, seams.clone()).await.expect("opens");
     let engine = server.engine().clone();

@@ -304,6 +304,7 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             Ends::Alone,
             { "/0/floor": "2020-01-01T00:00:00Z", "/0/account": "a" }
         ),
+        call!("receiptd.v1.AdminService/RunSweep", {}, Ends::Alone, { "/0/account": "a" }),
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
             "/0/locks/0/operationId": first,

@@ -33,6 +33,7 @@ pub use listen::{Heard, Listening};
 pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
 pub use pool::{DirectUrl, Migrations, Pooler, PostgresOptions};
+pub use read_due::due_from;
 
 use self::pool::{Connections, Connector};
 use super::{OpenError, StoreFacts};

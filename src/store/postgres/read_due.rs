@@ -116,7 +116,7 @@ impl PostgresStore {
     ) -> Result<DuePage, ReadError> {
         let start = match after {
             Some(position) => decode(position)?,
-            None => Entry { due_time: i64::MIN, ..Entry::default() },
+            None => before(0),
         };
         let call = due_call(kind, &start, self.0.seams.clock_parameter(), limit);
         let found = self.upkeep(vec![call]).await?.pop().unwrap_or_default();
@@ -132,6 +132,16 @@ impl PostgresStore {
             entries.into_iter().map(|entry| row_of(kind, entry)).collect::<Result<_, _>>()?;
         Ok(DuePage { rows, next })
     }
+}
+
+/// Before everything in a bucket.
+fn before(bucket: i16) -> Entry {
+    Entry { bucket, due_time: i64::MIN, ..Entry::default() }
+}
+
+/// The position before everything in a bucket.
+pub fn due_from(bucket: i16) -> DuePosition {
+    encode(&before(bucket))
 }
 
 fn due_call<'a>(kind: DueKind, start: &'a Entry, offset: Span, limit: i64) -> Call<'a> {

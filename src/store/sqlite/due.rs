@@ -67,6 +67,11 @@ pub(super) fn page(
     Ok(DuePage { rows, next: None })
 }
 
+/// The position before everything in a bucket.
+pub fn due_from(bucket: i16) -> DuePosition {
+    DuePosition(Position::start(bucket).encode())
+}
+
 /// Index: deliveries_due.
 pub(super) const DELIVERY_BUCKET: &str = "SELECT bucket FROM deliveries INDEXED BY deliveries_due \
     WHERE bucket >= ?1 AND due_time IS NOT NULL ORDER BY bucket LIMIT 1";

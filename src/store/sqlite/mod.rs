@@ -34,7 +34,6 @@ use std::{
 
 use rusqlite::Connection;
 
-pub use self::migrate::migrate;
 use self::{
     connection::Reader,
     fault::{CLOSED, Failure, Fault, Health},
@@ -42,6 +41,7 @@ use self::{
     wal::Wal,
     writer::Writer,
 };
+pub use self::{due::due_from, migrate::migrate};
 use super::{Committed, OpenError, Settled, StoreFacts, TransactError, Transaction};
 use crate::engine::seams::{Blocking, FileLock, Seams};
 
