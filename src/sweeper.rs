@@ -7,6 +7,7 @@
 //!
 //! Deliberately not here: when something is overdue, and what happens to it then. The rules say.
 
+mod asked;
 mod walk;
 
 use std::{collections::BTreeMap, ops::Add, time::Duration};
@@ -15,6 +16,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use self::asked::{AskedSweep, Scope, run_asked};
 use self::walk::Walk;
 use crate::{
     domain::{
@@ -229,6 +231,7 @@ async fn pass(engine: &Engine, walks: &mut Walks) -> SweepCounts {
         failed(&error);
     }
     done.record();
+    telemetry::sweep_overdue(done.overdue.to_std());
     telemetry::sweep_passed(start.elapsed());
     done.counts
 }
@@ -316,7 +319,6 @@ fn command(due: Due) -> Command {
 impl Done {
     fn record(&self) {
         self.counts.record();
-        telemetry::sweep_overdue(self.overdue.to_std());
         for (reason, count) in &self.refused {
             telemetry::sweep_refused(reason, *count);
         }

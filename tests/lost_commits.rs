@@ -23,7 +23,8 @@ use std::{
 
 use commands::{
     ack, ack_newest, append, attempts, cancel, close, consumer, defer, delete, delivery, extend,
-    inbox, numbered, offer, open, operation, probe, pull, redrive, reopen, seal, set, sweep_inbox,
+    inbox, numbered, offer, open, operation, probe, pull, raise_floor, redrive, reopen, seal, set,
+    sweep_inbox,
 };
 use futures_util::{
     FutureExt as _,
@@ -32,7 +33,7 @@ use futures_util::{
 use memory::Memory;
 use receiptd::{
     domain::{
-        command::{Command, Reply},
+        command::{Command, Intention, Reply},
         ids::{Span, Timestamp},
         inbox::{Force, InboxChange, LimitChange},
         policy::Policy,
@@ -139,6 +140,7 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(queue("release"), release("release"), "Released"),
         case(opened("update"), update("update"), "Updated to Some(5)"),
         case(vec![], set(Setting::AckWindow, 50_000_000), "In force Span(50000000)"),
+        case(vec![], raise_floor(now - Span::days(3), Intention::Execute), "Raised from none"),
         // Empty: what it held would end in a batch of its own.
         case(
             vec![
@@ -313,6 +315,10 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
         Ok(Reply::InboxUpdated(inbox)) => format!("Updated to {:?}", inbox.slots_limit),
         Ok(Reply::InboxDeleted(inbox)) => format!("Deleted generation {}", inbox.generation),
         Ok(Reply::PolicyUpdated(updated)) => format!("In force {:?}", updated.policy.ack_window),
+        Ok(Reply::FloorRaised(raised)) => match raised.before {
+            Timestamp::BEGINNING => "Raised from none".to_owned(),
+            before => format!("Raised from {before:?}"),
+        },
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
         Ok(Reply::Probed(answer)) => format!("{:?}", answer.standing),

@@ -13,7 +13,8 @@ use prost_types::FieldMask;
 use receiptd::{
     domain::{ids::Span, policy::Policy as Defaults},
     proto::{
-        GetPolicyRequest, GetPolicyResponse, Policy, UpdatePolicyRequest, UpdatePolicyResponse,
+        GetPolicyRequest, GetPolicyResponse, ListLocksRequest, LockMode, OperationEventKind,
+        Policy, ReleaseLockRequest, UpdatePolicyRequest, UpdatePolicyResponse,
         stream_deliveries_response::Frame,
     },
 };
@@ -33,7 +34,8 @@ on_both_stores!(
     contradictions_and_trials_change_nothing,
     an_open_stream_follows_at_its_next_look,
     what_is_own_stays_where_the_defaults_change,
-    only_an_admin_of_the_account_sees_and_changes_it,
+    only_an_admin_sees_and_changes_a_policy,
+    an_admin_names_another_account,
 );
 
 const INBOX: &str = "editor";
@@ -240,17 +242,20 @@ async fn what_is_own_stays_where_the_defaults_change(store: TestStore) {
     hosted.stop().await;
 }
 
-async fn only_an_admin_of_the_account_sees_and_changes_it(store: TestStore) {
+async fn only_an_admin_sees_and_changes_a_policy(store: TestStore) {
     let hosted = host(store, Defaults::default()).await;
     let reads = Caller::new(hosted.address, TOKEN_READS);
-    let other = UpdatePolicyRequest { account: "a".to_owned(), ..short() };
+    let other = UpdatePolicyRequest { account: "b".to_owned(), ..short() };
+    update(&hosted.a(), short()).await.expect("changed");
+    let own = get(&reads, "").await.expect("the policy of its own account");
+    assert_eq!((window(own.policy.as_ref()), own.changes.len()), (5, 0), "without the changes");
+    assert_eq!(get(&reads, "a").await.expect("named"), own);
     for refused in [
-        get(&reads, "").await.map(drop),
         update(&reads, short()).await.map(drop),
-        // `admin` of one account is nothing in another, whether or not it exists.
-        get(&hosted.b(), "a").await.map(drop),
-        get(&hosted.b(), "nobody").await.map(drop),
-        update(&hosted.b(), other).await.map(drop),
+        // Whether or not the account exists.
+        get(&reads, "b").await.map(drop),
+        get(&reads, "nobody").await.map(drop),
+        update(&reads, other).await.map(drop),
     ] {
         let refused = Refused::of(&refused.expect_err("refused"));
         assert_eq!(
@@ -258,6 +263,55 @@ async fn only_an_admin_of_the_account_sees_and_changes_it(store: TestStore) {
             (Code::PermissionDenied, "PERMISSION_MISSING")
         );
     }
-    assert_eq!(window(get(&hosted.a(), "").await.expect("a policy").policy.as_ref()), 900);
+    for (account, length, changes) in [("a", 5, 1), ("b", 900, 0)] {
+        let shown = get(&hosted.a(), account).await.expect("a policy");
+        assert_eq!((window(shown.policy.as_ref()), shown.changes.len()), (length, changes));
+    }
+    hosted.stop().await;
+}
+
+/// Contract section 2: AdminService may name an account; its trail says whose operator it was.
+async fn an_admin_names_another_account(store: TestStore) {
+    let hosted = host(store, Defaults::default()).await;
+    let (a, b) = (hosted.a(), hosted.b());
+    let other = UpdatePolicyRequest { account: "b".to_owned(), ..short() };
+    let answer = update(&a, other).await.expect("changed");
+    assert_eq!((answer.account.as_str(), window(answer.policy.as_ref())), ("b", 5));
+    let told = get(&b, "").await.expect("a policy");
+    assert_eq!(told, get(&a, "b").await.expect("the same"), "whoever asks");
+    assert_eq!((window(told.policy.as_ref()), told.changes.len()), (5, 1));
+    assert_eq!(told.changes[0].subject, "tests-a of account a");
+    assert_eq!(window(get(&a, "").await.expect("a policy").policy.as_ref()), 900);
+    let wrong = Refused::of(&get(&a, "x\ny").await.expect_err("no name"));
+    assert_eq!((wrong.code, wrong.value("field")), (Code::InvalidArgument, "account"));
+    // Its locks, too.
+    let held = Identity::fresh();
+    let mut submit = into_inbox(held.append("d1", "x"), INBOX);
+    if let Some(intent) = submit.intent.as_mut() {
+        intent.lock_mode = LockMode::UntilAcked.into();
+    }
+    b.submitted(submit).await;
+    let mut admin = a.admin.clone();
+    let list = |account: &str| ListLocksRequest {
+        account: account.to_owned(),
+        ..ListLocksRequest::default()
+    };
+    let locks = within("locks", admin.list_locks(list("b"))).await.expect("locks").into_inner();
+    assert_eq!(locks.locks.len(), 1);
+    assert_eq!(locks.locks[0].operation_id, held.id);
+    let own = within("locks", admin.list_locks(list(""))).await.expect("locks").into_inner();
+    assert!(own.locks.is_empty());
+    let release = ReleaseLockRequest {
+        target: "d1".to_owned(),
+        operation_id: held.id.clone(),
+        reason: "tests".to_owned(),
+        account: "b".to_owned(),
+    };
+    within("a release", admin.release_lock(release)).await.expect("released");
+    let events = b.events(&held).await;
+    let released = events.iter().find(|event| event.kind() == OperationEventKind::LockReleased);
+    let released = released.expect("an event");
+    assert_eq!(released.subject, "tests-a of account a");
+    assert!(released.text.contains("tests"), "{released:?}");
     hosted.stop().await;
 }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
+use super::admin::OF_ACCOUNT;
 use crate::domain::{ids::Account, refusal::Refusal};
 
 /// What a principal may do (contract section 10).
@@ -31,7 +32,7 @@ pub enum Permission {
     Execute,
     /// Settle unknown outcomes; allows nothing yet.
     Reconcile,
-    /// What operators do.
+    /// What operators do: in AdminService for any account of the store.
     Admin,
 }
 
@@ -216,6 +217,10 @@ impl Access {
                 .map_err(|invalid| named(&format!("{} {}", invalid.field, invalid.problem)))?;
             if entry.subject.is_empty() || entry.subject.chars().any(char::is_control) {
                 return Err(named("subject must not be empty or hold control characters"));
+            }
+            // The trail tells of an operator of another account in this form (admin/named.rs).
+            if entry.subject.contains(OF_ACCOUNT) {
+                return Err(named(&format!("subject must not hold {OF_ACCOUNT:?}")));
             }
             let permissions = entry.permissions.iter().map(|word| Permission::parse(word));
             let permissions: Result<_, _> = permissions.collect();

@@ -34,6 +34,7 @@ pub mod web;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 
@@ -65,6 +66,8 @@ struct Parts {
     streams: StreamSettings,
     places: Places,
     drain: CancellationToken,
+    /// Taken by whoever has a pass of the sweeper run: one at a time is as fast as many.
+    asked_sweeps: Semaphore,
 }
 
 impl Api {
@@ -77,7 +80,8 @@ impl Api {
         drain: CancellationToken,
     ) -> Self {
         let places = Places::new(account_streams_max);
-        Api(Arc::new(Parts { engine, streams, places, drain }))
+        let asked_sweeps = Semaphore::new(1);
+        Api(Arc::new(Parts { engine, streams, places, drain, asked_sweeps }))
     }
 
     fn engine(&self) -> &Engine {
@@ -87,6 +91,10 @@ impl Api {
     /// Taken first thing for a stream, a session or a watch.
     fn place(&self, caller: &auth::Principal) -> Result<Place, Refused> {
         Ok(self.0.places.take(&caller.account)?)
+    }
+
+    fn asked_sweeps(&self) -> &Semaphore {
+        &self.0.asked_sweeps
     }
 
     fn drain(&self) -> &CancellationToken {

@@ -3,10 +3,7 @@
 //! What must stay true: each reason has the one code of contract section 9; every refusal says
 //! `outcome` and `recovery`; nothing of a request's arguments or of another account is in a text.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, SystemTime},
-};
+use std::collections::HashMap;
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -16,6 +13,7 @@ use crate::{
     domain::{
         ids::{Invalid, OperationId, Timestamp},
         refusal::{Asked, NotBegun, Refusal},
+        spans::format_time,
     },
     proto,
     store::ReadError,
@@ -227,11 +225,14 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             told
         }
         Refusal::EvidenceExpired { floor } => {
-            vec![("evidence_floor", rfc3339(*floor)), ("standing", "EVIDENCE_EXPIRED".to_owned())]
+            vec![
+                ("evidence_floor", format_time(*floor)),
+                ("standing", "EVIDENCE_EXPIRED".to_owned()),
+            ]
         }
         Refusal::InboxFull { limit, in_use, earliest_release } => {
             let mut told = vec![("limit", limit.to_string()), ("in_use", in_use.to_string())];
-            told.extend(earliest_release.map(|time| ("earliest_release", rfc3339(time))));
+            told.extend(earliest_release.map(|time| ("earliest_release", format_time(time))));
             told
         }
         Refusal::InboxNotEmpty { reserved, pending, in_flight } => vec![
@@ -245,7 +246,7 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
         Refusal::TargetLocked { lock } => match &lock.holder {
             Some(holder) => vec![
                 ("holder", holder.operation_id.to_string()),
-                ("release_time", rfc3339(holder.release_time)),
+                ("release_time", format_time(holder.release_time)),
             ],
             None => Vec::new(),
         },
@@ -345,16 +346,13 @@ fn add_particulars(details: &mut ErrorDetails, refusal: &Refusal) {
 
 /// The store's clock, from which a client mints its next id.
 fn store_time_told(time: Timestamp) -> Vec<(&'static str, String)> {
-    vec![("store_time", rfc3339(time)), ("store_time_ms", (time.0 / 1_000).to_string())]
-}
-
-fn rfc3339(time: Timestamp) -> String {
-    let since = Duration::from_micros(u64::try_from(time.0).unwrap_or(0));
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
+    vec![("store_time", format_time(time)), ("store_time_ms", (time.0 / 1_000).to_string())]
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::domain::{
         ids::{Account, Span, Target},

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use super::{
     EXIT_USAGE, Failure,
+    floor::{self, FloorArgs},
     policy::{self, PolicyAction},
     serve::ServeArgs,
     server_args,
@@ -36,6 +37,10 @@ pub enum ConfigAction {
         #[command(subcommand)]
         action: Box<PolicyAction>,
     },
+    /// Raise the evidence floor of an account, at a running service: ids minted up to it that have
+    /// no record answer EVIDENCE_EXPIRED from then on, and never execute; nothing takes it back
+    #[command(after_help = FLOOR_EXAMPLE)]
+    EvidenceFloor(FloorArgs),
 }
 
 const CHECK_EXAMPLE: &str = "\
@@ -45,6 +50,11 @@ const SHOW_EXAMPLE: &str = "\
 Examples:
   receiptd config show
   RECEIPTD_ACK_WINDOW=1h receiptd config show --config receiptd.toml > whole.toml";
+
+const FLOOR_EXAMPLE: &str = "\
+Example:
+  receiptd config evidence-floor 2026-03-01T12:00:00Z --account editors \\
+    --reason 'restored from the copy of 11:00' --dry-run";
 
 /// Runs the action.
 pub(super) async fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
@@ -60,6 +70,7 @@ pub(super) async fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
             print!("{}", shown(&server_args::load(args, args.server.config.as_ref())?));
         }
         ConfigAction::Policy { action } => return policy::run(action).await,
+        ConfigAction::EvidenceFloor(args) => return floor::run(args).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dev;
 pub mod document;
 pub mod failures;
+mod floor;
 pub mod get;
 pub mod inbox;
 pub mod inbox_admin;
@@ -24,6 +25,7 @@ pub mod serve;
 pub mod server_args;
 mod signals;
 pub mod submit;
+mod sweep;
 pub mod values;
 pub mod watch;
 mod watch_document;
@@ -64,6 +66,8 @@ pub enum Command {
     Inbox(inbox::InboxArgs),
     /// Read documents.
     Document(document::DocumentArgs),
+    /// End what is overdue now.
+    Sweep(sweep::SweepArgs),
     /// Replay a recorded editing session through lost connections and killed servers.
     Rehearse(rehearse::RehearseArgs),
     /// Tell the story of a lost acknowledgement.
@@ -117,6 +121,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Cancel(args) => cancel::run(args).await,
         Command::Inbox(args) => inbox::run(args).await,
         Command::Document(args) => document::run(args).await,
+        Command::Sweep(args) => sweep::run(args).await,
         Command::Rehearse(args) => rehearse::run(args).await,
         Command::Demo(args) => demo::run(args).await,
     }

@@ -50,7 +50,7 @@ Examples:
 /// The policy of an account.
 #[derive(Debug, Clone, Args)]
 pub struct PolicyGetArgs {
-    /// The account that is meant; the service refuses the call if the credentials are another's.
+    /// The account that is meant; the caller's own without it.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub account: String,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub struct PolicySetArgs {
     /// Only check the change.
     #[arg(long)]
     pub dry_run: bool,
-    /// The account that is meant; the service refuses the call if the credentials are another's.
+    /// The account that is meant; the caller's own without it.
     #[arg(long, default_value = "", hide_default_value = true)]
     pub account: String,
     #[command(flatten)]

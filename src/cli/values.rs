@@ -45,6 +45,16 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parse_span(text).map(Span::to_std)
 }
 
+/// Reads a moment, written as RFC 3339 has it, in UTC.
+///
+/// # Errors
+/// A sentence for the person who typed it.
+pub fn moment(text: &str) -> Result<prost_types::Timestamp, String> {
+    humantime::parse_rfc3339(text)
+        .map(prost_types::Timestamp::from)
+        .map_err(|_| "must be a moment in UTC such as 2026-03-01T12:00:00Z".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -75,6 +85,7 @@ mod tests {
             ("inbox defer default 1:1 --delay x", span),
             ("inbox redrive default x", "must be a whole number"),
             ("inbox list --limit 0", "must be a whole number from 1 on"),
+            ("config evidence-floor yesterday --reason x", "such as 2026-03-01T12:00:00Z"),
             ("rehearse --cut-every x", "must be a whole number"),
             ("rehearse --kill-every x", "must be a whole number"),
         ] {

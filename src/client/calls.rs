@@ -23,12 +23,11 @@ use crate::proto::{
     AckDeliveriesRequest, AckDeliveriesResponse, BatchGetOperationsRequest, CancelOperationRequest,
     CancelOperationResponse, DeferDeliveriesRequest, DeferDeliveriesResponse, DeleteInboxRequest,
     DeleteInboxResponse, Document, ExtendDeliveriesRequest, ExtendDeliveriesResponse,
-    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse,
-    GetPolicyRequest, GetPolicyResponse, Inbox, ListDeliveriesRequest, ListDeliveriesResponse,
-    ListDocumentsRequest, ListDocumentsResponse, ListInboxesRequest, ListInboxesResponse,
-    ListOperationsRequest, ListOperationsResponse, PullDeliveriesRequest, PullDeliveriesResponse,
-    ReadResultRequest, RedriveDeliveriesRequest, RedriveDeliveriesResponse, ResultInfo,
-    UpdateInboxRequest, UpdateInboxResponse, UpdatePolicyRequest, UpdatePolicyResponse,
+    GetDocumentRequest, GetInboxRequest, GetOperationRequest, GetOperationResponse, Inbox,
+    ListDeliveriesRequest, ListDeliveriesResponse, ListDocumentsRequest, ListDocumentsResponse,
+    ListInboxesRequest, ListInboxesResponse, ListOperationsRequest, ListOperationsResponse,
+    PullDeliveriesRequest, PullDeliveriesResponse, ReadResultRequest, RedriveDeliveriesRequest,
+    RedriveDeliveriesResponse, ResultInfo, UpdateInboxRequest, UpdateInboxResponse,
     WatchDocumentRequest, WatchDocumentResponse, WatchOperationRequest, WatchOperationResponse,
 };
 
@@ -385,31 +384,6 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| Failure::from_status(&status))
     }
 
-    /// The policy of the caller's account.
-    pub async fn get_policy(
-        &self,
-        request: GetPolicyRequest,
-    ) -> Result<GetPolicyResponse, Failure> {
-        self.repeat(|| {
-            let (mut service, request) = (self.administration(), self.timed(request.clone()));
-            async move { service.get_policy(request).await }
-        })
-        .await
-    }
-
-    /// Gives the account settings of its own, or takes them back; durable once answered, and
-    /// harmless to repeat.
-    pub async fn update_policy(
-        &self,
-        request: UpdatePolicyRequest,
-    ) -> Result<UpdatePolicyResponse, Failure> {
-        self.repeat(|| {
-            let (mut service, request) = (self.administration(), self.timed(request.clone()));
-            async move { service.update_policy(request).await }
-        })
-        .await
-    }
-
     /// A document as it is now.
     pub async fn document(&self, target: &str) -> Result<Document, Failure> {
         let request = GetDocumentRequest { target: target.to_owned() };
@@ -449,14 +423,14 @@ impl Client {
     }
 
     /// A request with the deadline of one attempt.
-    fn timed<T>(&self, message: T) -> tonic::Request<T> {
+    pub(super) fn timed<T>(&self, message: T) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         request.set_timeout(self.limits().per_attempt);
         request
     }
 
     /// Repeats an idempotent call within the limits.
-    async fn repeat<T, F, A>(&self, attempt: F) -> Result<T, Failure>
+    pub(super) async fn repeat<T, F, A>(&self, attempt: F) -> Result<T, Failure>
     where
         F: Fn() -> A,
         A: Future<Output = Result<Response<T>, Status>>,

@@ -20,7 +20,7 @@
 //!
 //! Modules in reading order: [`connect`] and [`builder`]; [`identity`], [`submission`],
 //! [`outcome`]; [`submit`], [`journal`], [`file_journal`], [`recover`]; [`results`]. Below them:
-//! [`error`], [`pauses`], [`retry`], [`send`], [`calls`], [`reader_state`], [`inbox`].
+//! [`error`], [`pauses`], [`retry`], [`send`], [`calls`], [`administration`], [`reader_state`], [`inbox`].
 //!
 //! ```no_run
 //! use receiptd::client::{
@@ -87,6 +87,8 @@ pub mod retry;
 pub mod send;
 
 pub mod calls;
+
+pub mod administration;
 
 pub mod reader_state;
 

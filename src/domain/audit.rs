@@ -92,11 +92,13 @@ pub enum AuditKind {
     Sealed = 15,
     /// A setting of the account changed; in the account's own chain alone.
     PolicyChanged = 16,
+    /// The account's evidence floor was raised by hand; in the account's own chain alone.
+    EvidenceFloorRaised = 17,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 16] = [
+    pub const ALL: [AuditKind; 17] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -113,6 +115,7 @@ impl AuditKind {
         AuditKind::Redriven,
         AuditKind::Sealed,
         AuditKind::PolicyChanged,
+        AuditKind::EvidenceFloorRaised,
     ];
 }
 

@@ -4,15 +4,17 @@
 //! finds beyond that arrives with the next batch (see [`super::world`]).
 
 mod needs;
+mod swept;
 
 use std::collections::BTreeMap;
 
 pub(super) use self::needs::BODY_WEIGHT;
+pub use self::swept::Swept;
 use super::{
     attempts::{Attempted, Attempts},
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
-    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Timestamp},
     inbox::{AccountRow, Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
@@ -103,6 +105,30 @@ pub struct PolicyUpdated {
     pub row: AccountRow,
     /// What is in force for it then.
     pub policy: Policy,
+}
+
+/// A raise of an account's evidence floor by hand.
+#[derive(Debug, Clone)]
+pub struct FloorRaise {
+    /// Whose.
+    pub account: Account,
+    /// Up to which mint time, at least.
+    pub floor: Timestamp,
+    /// Why.
+    pub reason: String,
+    /// The credential's subject.
+    pub subject: String,
+    /// Meant or only tried.
+    pub intention: Intention,
+}
+
+/// The answer to [`Command::RaiseFloor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FloorRaised {
+    /// The floor as it was.
+    pub before: Timestamp,
+    /// The floor then; the same where it was as high already.
+    pub after: Timestamp,
 }
 
 /// Everything that changes state goes through one of these.
@@ -239,6 +265,8 @@ pub enum Command {
     },
     /// Changes an account's policy.
     UpdatePolicy(Box<PolicyUpdate>),
+    /// Raises an account's evidence floor by hand.
+    RaiseFloor(Box<FloorRaise>),
     /// Releases a lock by hand.
     ReleaseLock {
         /// Which.
@@ -353,47 +381,6 @@ pub struct Acked {
     pub delivery: Option<Delivery>,
 }
 
-/// What a sweep did to one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Swept {
-    /// Nothing was due any more.
-    Nothing,
-    /// An attempt ended; the delivery is pending again.
-    Returned,
-    /// The ack window passed.
-    Expired,
-    /// The retry budget was spent.
-    Dead,
-    /// An operation was not started in time.
-    StartDeadline,
-    /// A lock was released, or its waiters went on.
-    LockReleased,
-    /// A consumer that gave no sign of life was removed.
-    ConsumerRemoved,
-    /// So many deliveries of a deleted inbox were ended.
-    Closed(i64),
-    /// So many rows of ended deliveries were purged.
-    Purged(i64),
-    /// An inbox that nobody used became a marker.
-    InboxRetired,
-    /// An account was closed for ids up to a later time.
-    AccountClosed,
-    /// A record became its tombstone.
-    Compacted,
-    /// The audit chain of a tombstone went.
-    TrailRemoved,
-    /// A tombstone went, and the evidence floor rose.
-    Forgotten,
-    /// An inbox counted open deliveries of deleted generations otherwise than there are: a bug, or a
-    /// hand in the store. The count is true again.
-    Recounted {
-        /// What it counted.
-        counted: i64,
-        /// How many there are.
-        found: i64,
-    },
-}
-
 /// Which deliveries an offer may put in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
@@ -452,6 +439,8 @@ pub enum Reply {
     InboxDeleted(Box<Inbox>),
     /// To [`Command::UpdatePolicy`].
     PolicyUpdated(Box<PolicyUpdated>),
+    /// To [`Command::RaiseFloor`].
+    FloorRaised(FloorRaised),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

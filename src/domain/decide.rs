@@ -8,7 +8,7 @@ use super::{
     audit::{self, AuditChain, AuditEvent},
     cancel, closing,
     command::{Command, Decided, Halt, Reply},
-    consume, deliver, inboxes,
+    consume, deliver, floor, inboxes,
     operation::{Operation, OperationKey},
     policies, record, redrive, release, standing, submit, sweep,
     world::{
@@ -53,6 +53,7 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
             inboxes::delete(world, inbox, *force, *generation)
         }
         Command::UpdatePolicy(update) => policies::update(world, update),
+        Command::RaiseFloor(raise) => floor::raise(world, raise),
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)
         }

@@ -4,8 +4,9 @@
 //! [`operation`], [`document`], [`lock`], [`delivery`], [`inbox`] and [`audit`] are the rows;
 //! [`policy`] holds the clocks and limits, and [`settings`] those of an account's own; [`world`] is
 //! what a batch sees; [`command`] is what can be asked; [`refusal`], [`standing`] and [`recovery`]
-//! are how "no", "not known" and "what next" are said, with the sentences of [`advice`]; [`closing`] is how old ids lose the way in;
-//! [`filter`] is what a list shows; [`token`] seals positions that callers hand back; [`decide`] is
+//! are how "no", "not known" and "what next" are said, with the sentences of [`advice`]; [`closing`] is
+//! how old ids lose the way in (`floor`: by hand); [`filter`] is what a list shows; [`token`] seals
+//! positions that callers hand back; [`decide`] is
 //! the way in. [`record`] packs what no statement looks into.
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
@@ -23,6 +24,7 @@ pub mod delivery;
 pub mod document;
 pub mod filter;
 mod finish;
+mod floor;
 pub mod ids;
 pub mod inbox;
 mod inboxes;

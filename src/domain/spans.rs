@@ -3,7 +3,9 @@
 //! What must stay true: what is written is read back as the same span. Settings, flags and the
 //! limits that refusals name are all written this way.
 
-use super::ids::{Invalid, Span};
+use std::time::{Duration, SystemTime};
+
+use super::ids::{Invalid, Span, Timestamp};
 
 /// Units from the longest, so that a span is shown in the longest that divides it.
 const UNITS: [(i64, &str); 6] = [
@@ -35,6 +37,16 @@ pub fn format_span(span: Span) -> String {
         Some((micros, name)) => format!("{}{name}", span.0 / micros),
         None => "0s".to_owned(),
     }
+}
+
+/// The last second that can be written: the end of the year 9999.
+const SECONDS_MAX: u64 = 253_402_300_799;
+
+/// Writes a time for people, in UTC with milliseconds; one before 1970 as its beginning.
+pub fn format_time(time: Timestamp) -> String {
+    let since = Duration::from_micros(u64::try_from(time.0).unwrap_or(0));
+    let shown = SystemTime::UNIX_EPOCH + since.min(Duration::from_secs(SECONDS_MAX));
+    humantime::format_rfc3339_millis(shown).to_string()
 }
 
 /// What is said of a span that is out of its range.

@@ -98,6 +98,7 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::UpdateInbox { .. }
         | Command::DeleteInbox { .. }
         | Command::UpdatePolicy(_)
+        | Command::RaiseFloor(_)
         | Command::ReleaseLock { .. }
         | Command::SweepDelivery { .. }
         | Command::SweepLock { .. }

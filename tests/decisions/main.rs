@@ -6,6 +6,7 @@ mod by_hand;
 mod commands;
 mod deferrals;
 mod deliveries;
+mod floor;
 mod inboxes;
 mod left;
 mod locks;

@@ -72,6 +72,7 @@ const ROOMS: &[Room] = &[
             "domain",
             "wake",
             "stream",
+            "sweeper",
             "store::query",
             "store::ReadError",
             "proto",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use receiptd::domain::{
     attempts::{AttemptTarget, Attempts},
-    command::{Choice, Command, IfAbsent, Intention, OnLocked, PolicyUpdate, Submit},
+    command::{Choice, Command, FloorRaise, IfAbsent, Intention, OnLocked, PolicyUpdate, Submit},
     delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
@@ -246,6 +246,16 @@ pub fn update_policy(change: BTreeMap<Setting, Option<i64>>, intention: Intentio
         account: account(),
         change: SettingsChange(change),
         reason: "as asked".into(),
+        subject: "operator".into(),
+        intention,
+    }))
+}
+
+pub fn raise_floor(floor: Timestamp, intention: Intention) -> Command {
+    Command::RaiseFloor(Box::new(FloorRaise {
+        account: account(),
+        floor,
+        reason: "records were lost".into(),
         subject: "operator".into(),
         intention,
     }))

@@ -25,6 +25,8 @@ use crate::support::{
     wall_clock, within,
 };
 
+const OFTEN: Span = Span::millis(50);
+
 /// A service that the test can see and whose clock stands still.
 pub struct Hosted {
     pub address: SocketAddr,
@@ -38,10 +40,19 @@ pub struct Hosted {
 
 /// Serves `store` under `policy`, with accounts `a` and `b`. The store's clock stands at now.
 pub async fn host(store: TestStore, policy: Policy) -> Hosted {
+    host_sweeping(store, policy, OFTEN).await
+}
+
+/// As [`host`], and nothing is swept by itself after the pass of the start.
+pub async fn host_without_sweeps(store: TestStore, policy: Policy) -> Hosted {
+    host_sweeping(store, policy, Span::minutes(10)).await
+}
+
+async fn host_sweeping(store: TestStore, policy: Policy, sweep_interval: Span) -> Hosted {
     let seams = Seams::system();
     let now = wall_clock().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     seams.stop_clock(Timestamp(i64::try_from(now.as_micros()).expect("fits for ages")));
-    serve(Arc::new(store), policy, seams).await
+    serve(Arc::new(store), policy, seams, sweep_interval).await
 }
 
 /// As [`host`], with so many replicas, and a clock that runs and can be moved besides.
@@ -49,16 +60,20 @@ pub async fn host_replicas(store: TestStore, policy: Policy, count: usize) -> Ve
     let (store, seams) = (Arc::new(store), Seams::system());
     let mut replicas = Vec::new();
     for _ in 0..count {
-        replicas.push(serve(Arc::clone(&store), policy.clone(), seams.clone()).await);
+        replicas.push(serve(Arc::clone(&store), policy.clone(), seams.clone(), OFTEN).await);
     }
     replicas
 }
 
-async fn serve(store: Arc<TestStore>, policy: Policy, seams: Seams) -> Hosted {
+async fn serve(
+    store: Arc<TestStore>,
+    policy: Policy,
+    seams: Seams,
+    sweep_interval: Span,
+) -> Hosted {
     let access = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/access.toml");
     let access = Access::from_file(&access).expect("a good file");
-    let sweep_interval = Span::millis(50);
-    let config = Config { policy: policy.clone(), sweep_interval, ..Config::default() };
+    let config = Config { policy, sweep_interval, ..Config::default() };
     let url: StoreUrl = store.url().parse().expect("a store");
     let server = Server::open(config, &url, access, seams.clone()).await.expect("opens");
     let engine = server.engine().clone();

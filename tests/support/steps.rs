@@ -120,6 +120,11 @@ pub enum Step {
         value: Option<i64>,
         trial: bool,
     },
+    /// To so long ago; a few are too far ahead.
+    RaiseFloor {
+        ago: i64,
+        trial: bool,
+    },
     Advance {
         seconds: i64,
     },
@@ -169,6 +174,8 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..6_u8, prop::option::weighted(0.8, 0..6_i64), 0..5_u8).prop_map(
             |(setting, value, trial)| Step::Policy { setting, value, trial: trial == 0 }
         ),
+        1 => (prop_oneof![1 => -400..-200_i64, 20 => 100..800_i64], any::<bool>())
+            .prop_map(|(ago, trial)| Step::RaiseFloor { ago, trial }),
         // Mostly within the ack window, now and then beyond what is kept.
         2 => prop_oneof![9 => 1..40_i64, 1 => 100..900_i64]
             .prop_map(|seconds| Step::Advance { seconds }),
@@ -337,6 +344,10 @@ impl Model {
             Step::Policy { setting, value, trial } => {
                 let intention = if *trial { Intention::ValidateOnly } else { Intention::Execute };
                 commands::update_policy([policy_step(*setting, *value)].into(), intention)
+            }
+            Step::RaiseFloor { ago, trial } => {
+                let intention = if *trial { Intention::ValidateOnly } else { Intention::Execute };
+                commands::raise_floor(self.memory.now - Span::seconds(*ago), intention)
             }
             Step::Advance { .. } | Step::Sweep => return None,
         })

@@ -43,6 +43,7 @@ impl Command {
             | Command::UpdateInbox { inbox, .. }
             | Command::DeleteInbox { inbox, .. } => &inbox.account,
             Command::UpdatePolicy(update) => &update.account,
+            Command::RaiseFloor(raise) => &raise.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
             Command::SweepInbox { key } => &key.account,
@@ -69,6 +70,7 @@ impl Command {
             | Command::UpdateInbox { .. }
             | Command::DeleteInbox { .. }
             | Command::UpdatePolicy(_)
+            | Command::RaiseFloor(_)
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -108,6 +110,7 @@ impl Command {
             | Command::UpdateInbox { .. }
             | Command::DeleteInbox { .. }
             | Command::UpdatePolicy(_)
+            | Command::RaiseFloor(_)
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::SweepAccount { .. }
@@ -145,6 +148,9 @@ impl Command {
             }
             Command::SweepAccount { account } => {
                 vec![Need::Account(account.clone(), Access::Write)]
+            }
+            Command::RaiseFloor(raise) => {
+                vec![Need::Account(raise.account.clone(), Access::Write)]
             }
             Command::FoldReplays { key, .. } => {
                 vec![Need::Operation(key.clone(), Access::Write)]
