@@ -24,6 +24,8 @@ pub mod client;
 pub mod domain;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod verify;
 
 #[cfg(feature = "server")]
 pub mod engine;

@@ -26,6 +26,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod transact;
+mod verify;
+mod verify_statements;
 
 use std::{sync::Arc, time::Duration};
 
