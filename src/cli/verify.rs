@@ -155,9 +155,9 @@ fn summary(total: &Total) -> String {
         many => format!("{many} contradictions"),
     };
     format!(
-        "{found}: {accounts} accounts, {operations} operations, {audit_rows} audit rows, \
-         {deliveries} deliveries, {inboxes} inboxes, {locks} locks, {documents} documents, \
-         {payloads} payloads"
+        "{found}. Looked at: accounts {accounts}, operations {operations}, audit rows {audit_rows}, \
+         deliveries {deliveries}, inboxes {inboxes}, locks {locks}, documents {documents}, \
+         payloads {payloads}"
     )
 }
 
