@@ -43,7 +43,7 @@ impl Limits {
     /// For a command of its own: some tens of megabytes, and few walks.
     pub const ALONE: Limits = Limits { rows: 200, documents: 50_000, remembered: 500_000 };
     /// Beside callers: pages of some milliseconds, and a token of some tens of kilobytes.
-    pub const ONLINE: Limits = Limits { rows: 100, documents: 200, remembered: 2_000 };
+    pub const ONLINE: Limits = Limits { rows: 100, documents: 100, remembered: 1_000 };
 }
 
 /// Rows of one page of a chain that is longer than what comes with its operation, and of receipts,

@@ -58,6 +58,20 @@ impl AdminService for Api {
         self.answer(call, result)
     }
 
+    async fn verify_invariants(
+        &self,
+        request: Request<proto::VerifyInvariantsRequest>,
+    ) -> Result<Response<proto::VerifyInvariantsResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let caller = caller(&request, Permission::Admin)?;
+            let request = request.into_inner();
+            own_account(&caller, &request.account)?;
+            self.verify(&caller, &request.page_token).await
+        };
+        self.answer_read(call, answer).await
+    }
+
     async fn list_locks(
         &self,
         request: Request<proto::ListLocksRequest>,

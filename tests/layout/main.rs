@@ -75,6 +75,7 @@ const ROOMS: &[Room] = &[
             "stream",
             "store::query",
             "store::ReadError",
+            "verify",
             "proto",
             "telemetry",
         ]),

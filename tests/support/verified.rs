@@ -41,7 +41,8 @@ pub fn contradictions(memory: &Memory) -> Vec<Contradiction> {
         let live = memory.inboxes.values().filter(|inbox| !inbox.deleted);
         let live = live.filter(|inbox| inbox.key.account == *account).count();
         let inboxes = i64::try_from(live).expect("small");
-        let facts = AccountFacts { account: account.clone(), row: Some(row.clone()), inboxes };
+        let facts =
+            AccountFacts { account: account.clone(), row: Some(row.clone()), inboxes, used: true };
         told.extend(facts.check());
         let mut effects = Effects::default();
         for document in memory.documents.values() {

@@ -298,6 +298,10 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             "/0/defaults/lockLimit": "3600s",
             "/0/changes/0/number": "1",
         }),
+        call!("receiptd.v1.AdminService/VerifyInvariants", {}, Ends::Alone, {
+            "/0/lookedAt/operations": "2",
+            "/0/lookedAt/locks": "1",
+        }),
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
             "/0/locks/0/operationId": first,

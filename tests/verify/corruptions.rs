@@ -176,6 +176,9 @@ fn table() -> Vec<(&'static str, Kind, String)> {
         ("a count of inboxes", Kind::AccountDiffers, {
             on("accounts", "inboxes = inboxes + 1", account)
         }),
+        ("an account's row is gone", Kind::AccountDiffers, {
+            format!("{}; {}", gone("accounts", account), gone("audit", &own))
+        }),
         ("a lock of nobody", Kind::LockWithoutHolder, lock),
         ("waiters of a lock", Kind::LockDiffers, on("locks", "waiting = 2", &target("held"))),
         ("a flag of a lock", Kind::LockDiffers, on("documents", "locked = 1", &target("effect"))),

@@ -9,5 +9,6 @@ mod support;
 mod clean;
 mod corruptions;
 mod history;
+mod online;
 mod places;
 mod program;

@@ -389,13 +389,15 @@ pub struct AccountFacts {
     pub row: Option<AccountRow>,
     /// How many inboxes it has that are not deleted.
     pub inboxes: i64,
+    /// Whether rows of other tables are this account's: then there is a row of its own.
+    pub used: bool,
 }
 
 impl AccountFacts {
     /// Whether there is a row, with the right count.
     pub fn check(&self) -> Option<Contradiction> {
         let mut differences = Differences::default();
-        differences.compare("row", true, self.row.is_some());
+        differences.compare("row", self.used || self.row.is_some(), self.row.is_some());
         let inboxes = self.row.as_ref().map_or(self.inboxes, |row| row.inboxes);
         differences.compare("inboxes", self.inboxes, inboxes);
         differences.told(ContradictionKind::AccountDiffers, &self.account)

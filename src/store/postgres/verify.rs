@@ -76,15 +76,17 @@ impl PostgresStore {
 
     /// See [`crate::store::Store::account_facts`].
     pub async fn account_facts(&self, account: &Account) -> Result<AccountFacts, ReadError> {
-        let calls =
-            vec![call(super::read::ACCOUNT, of(account)), call(sql::COUNT_INBOXES, of(account))];
-        let mut replies = self.snapshot(calls).await?;
-        let (row, inboxes) = (replies.next(), replies.next());
+        let statements = [super::read::ACCOUNT, sql::COUNT_INBOXES, sql::IS_USED];
+        let mut replies =
+            self.snapshot(statements.map(|sql| call(sql, of(account))).into()).await?;
+        let (row, inboxes, used) = (replies.next(), replies.next(), replies.next());
         let read = |row| rows::account(&mut Fields::new(row, "account"), account.clone());
         let row = row.first().map(read).transpose()?;
         let inboxes = inboxes.first().map(|row| Fields::new(row, "count").take());
         let inboxes = inboxes.transpose()?.unwrap_or(0);
-        Ok(AccountFacts { account: account.clone(), row, inboxes })
+        let used = used.first().map(|row| Fields::new(row, "account").take());
+        let used = used.transpose()?.unwrap_or(false);
+        Ok(AccountFacts { account: account.clone(), row, inboxes, used })
     }
 
     /// See [`crate::store::Store::operation_facts`].

@@ -42,6 +42,16 @@ pub(super) const NEXT_ACCOUNT: &str = concat!(
 pub(super) const COUNT_INBOXES: &str = "SELECT count(*) FROM receiptd.inboxes i
     WHERE i.bucket = $1::smallint AND i.account = $2::text AND i.deleted = 0";
 
+/// Whether any other table has a row of the account. Index: the primary keys.
+pub(super) const IS_USED: &str = "SELECT EXISTS (
+        SELECT 1 FROM receiptd.operations t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.payloads t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.documents t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.locks t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.inboxes t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.deliveries t WHERE t.bucket = $1::smallint AND t.account = $2::text) OR EXISTS (
+        SELECT 1 FROM receiptd.audit t WHERE t.bucket = $1::smallint AND t.account = $2::text)";
+
 /// A page of operations by id.
 macro_rules! page_of_operations {
     ($columns:literal) => {

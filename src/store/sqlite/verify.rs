@@ -58,6 +58,16 @@ pub(super) const NEXT_ACCOUNT: &str = "SELECT account FROM (\
 pub(super) const COUNT_INBOXES: &str = "SELECT count(*) FROM inboxes NOT INDEXED \
     WHERE bucket = ?1 AND account = ?2 AND deleted = 0";
 
+/// Whether any other table has a row of the account. Index: the primary keys.
+pub(super) const IS_USED: &str = "SELECT \
+    EXISTS (SELECT 1 FROM operations NOT INDEXED WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM payloads WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM documents WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM locks NOT INDEXED WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM inboxes NOT INDEXED WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM deliveries NOT INDEXED WHERE bucket = ?1 AND account = ?2) OR \
+    EXISTS (SELECT 1 FROM audit WHERE bucket = ?1 AND account = ?2)";
+
 /// Index: the primary key.
 pub(super) const OPERATIONS_BY_ID: &str = concat!(
     "SELECT ",
@@ -180,7 +190,9 @@ impl SqliteStore {
             let row = by_key::account(connection, &account)?;
             let parameters = params![account.bucket(), account.as_str()];
             let inboxes = number(connection, COUNT_INBOXES, parameters)?.unwrap_or(0);
-            Ok(AccountFacts { account, row, inboxes })
+            let parameters = params![account.bucket(), account.as_str()];
+            let used = number(connection, IS_USED, parameters)? == Some(1);
+            Ok(AccountFacts { account, row, inboxes, used })
         })
         .await
     }
