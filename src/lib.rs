@@ -1,7 +1,7 @@
 //! receiptd: durable operation receipts with resumable result delivery.
 //!
 //! In reading order: [`proto`] is what callers see; [`domain`] holds every rule; [`store`] loads
-//! and saves; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
+//! and saves, [`verify`] checks what is saved; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
 //! without a caller; [`api`] and [`http`] are the two listeners; [`server`] puts them together;
 //! [`config`] and [`cli`] start it.
 
@@ -24,6 +24,8 @@ pub mod client;
 pub mod domain;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod verify;
 
 #[cfg(feature = "server")]
 pub mod engine;

@@ -331,22 +331,47 @@ pub async fn open_store(
             SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
-            let direct = config.listen_url.as_ref().map(StoreUrl::location);
-            let direct_url = direct.and_then(|location| match location {
-                StoreLocation::Postgres(url) => Some(DirectUrl(url.to_owned())),
-                StoreLocation::Sqlite(_) => None,
-            });
-            let options = PostgresOptions {
-                write_connections: config.pool_size,
-                pooler: match config.pooler {
-                    config::Pooler::None => Pooler::None,
-                    config::Pooler::Transaction => Pooler::Transaction,
-                },
-                direct_url,
-                ..PostgresOptions::usual(Migrations::Apply)
-            };
+            let options = postgres_options(config, Migrations::Apply);
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
+    }
+}
+
+/// Opens the store that a URL names, as it is, for reads alone: whatever writes to it goes on. An
+/// embedded one is not locked, and none is created or migrated.
+///
+/// # Errors
+/// [`OpenError`], without the URL's password; also where this release would have to migrate it.
+pub async fn open_store_to_read(
+    store: &StoreUrl,
+    config: &Config,
+    seams: &Seams,
+) -> Result<Store, OpenError> {
+    match store.location() {
+        StoreLocation::Sqlite(path) => {
+            SqliteStore::open_to_read(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
+        }
+        StoreLocation::Postgres(url) => {
+            let options = postgres_options(config, Migrations::Demand);
+            PostgresStore::open(url, seams, options).await.map(Store::Postgres)
+        }
+    }
+}
+
+fn postgres_options(config: &Config, migrations: Migrations) -> PostgresOptions {
+    let direct = config.listen_url.as_ref().map(StoreUrl::location);
+    let direct_url = direct.and_then(|location| match location {
+        StoreLocation::Postgres(url) => Some(DirectUrl(url.to_owned())),
+        StoreLocation::Sqlite(_) => None,
+    });
+    PostgresOptions {
+        write_connections: config.pool_size,
+        pooler: match config.pooler {
+            config::Pooler::None => Pooler::None,
+            config::Pooler::Transaction => Pooler::Transaction,
+        },
+        direct_url,
+        ..PostgresOptions::usual(migrations)
     }
 }
 

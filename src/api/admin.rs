@@ -71,6 +71,21 @@ impl AdminService for Api {
         self.answer(call, result)
     }
 
+    async fn verify_invariants(
+        &self,
+        request: Request<proto::VerifyInvariantsRequest>,
+    ) -> Result<Response<proto::VerifyInvariantsResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            // Boxed: the compiler bounds how deep futures nest in one another.
+            let page: BoxFuture<'_, _> =
+                Box::pin(self.verify(&named.account, &request.get_ref().page_token));
+            page.await
+        };
+        self.answer_read(call, answer).await
+    }
+
     async fn list_locks(
         &self,
         request: Request<proto::ListLocksRequest>,

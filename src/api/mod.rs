@@ -25,6 +25,7 @@ pub mod shutdown;
 pub mod status;
 mod submits;
 pub mod transport;
+mod verify;
 mod watch;
 mod watch_document;
 mod watch_operation;

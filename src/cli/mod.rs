@@ -27,6 +27,7 @@ mod signals;
 pub mod submit;
 mod sweep;
 pub mod values;
+pub mod verify;
 pub mod watch;
 mod watch_document;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Bring a store's schema up to date, then stop.
     Migrate(migrate::MigrateArgs),
+    /// Compare a store with its audit trail, and print each contradiction.
+    Verify(verify::VerifyArgs),
     /// Check or show the settings in force, and change those of an account.
     Config(config::ConfigArgs),
     /// Submit one operation and print its receipt.
@@ -113,6 +116,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
+        Command::Verify(args) => verify::run(args).await,
         Command::Config(args) => config::run(&args).await,
         Command::Submit(args) => submit::run(*args).await,
         Command::Get(args) => get::run(args).await,

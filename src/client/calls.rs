@@ -439,12 +439,17 @@ impl Client {
         let deadline = limits.per_attempt + Duration::from_millis(500);
         let mut attempts = Attempts::begin(limits, Duration::ZERO);
         let mut doubt = false;
+        let mut before: Option<Failure> = None;
         loop {
-            let deadline = deadline.min(attempts.left());
-            let mut failure = match timeout(deadline, attempt()).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => Failure::from(status),
-                Err(_) => Failure::gave_up_waiting(deadline.min(limits.per_attempt)),
+            let left = deadline.min(attempts.left());
+            let mut failure = match (timeout(left, attempt()).await, before) {
+                (Ok(Ok(response)), _) => return Ok(response.into_inner()),
+                (Ok(Err(status)), _) => Failure::from(status),
+                // That the time was too short for one more says less than why the last one failed.
+                (Err(_), Some(told)) if left < deadline => {
+                    Failure { outcome: FailureOutcome::Unknown, ..told }
+                }
+                (Err(_), _) => Failure::gave_up_waiting(left.min(limits.per_attempt)),
             };
             doubt |= failure.outcome == FailureOutcome::Unknown;
             let pause = match after_failed_call(&failure) {
@@ -452,7 +457,10 @@ impl Client {
                 Decision::Stop => attempts.stop(),
             };
             match pause {
-                Some(pause) => sleep(pause).await,
+                Some(pause) => {
+                    before = Some(failure);
+                    sleep(pause).await;
+                }
                 None => {
                     // A later refusal does not undo what an earlier attempt may have done.
                     if doubt {
@@ -492,6 +500,34 @@ mod tests {
         let failure = client.repeat(silent).await.expect_err("no answer");
         assert_eq!(failure.code, Code::DeadlineExceeded);
         assert!(start.elapsed() <= total, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_is_cut_short_hides_no_failure_before_it() {
+        let client = Client::connect("http://127.0.0.1:1", ConnectOptions::plain());
+        let total = Duration::from_secs(5);
+        let client = client.expect("a usable endpoint").with_limits(RetryLimits {
+            total,
+            attempts: 20,
+            per_attempt: Duration::from_secs(4),
+            unreachable: total,
+        });
+        let calls = Cell::new(0);
+        let attempt = async || {
+            if calls.replace(calls.get() + 1) > 0 {
+                std::future::pending::<()>().await;
+            }
+            Err::<Response<()>, _>(Status::unavailable("the authority is not one"))
+        };
+        let failure = client.repeat(attempt).await.expect_err("no answer");
+        // The second one had its time, and says so; the third had not.
+        assert_eq!((calls.get(), failure.code), (3, Code::DeadlineExceeded));
+        calls.set(0);
+        let short = RetryLimits { per_attempt: total, ..client.limits() };
+        let failure = client.with_limits(short).repeat(attempt).await.expect_err("no answer");
+        assert_eq!((calls.get(), failure.code), (2, Code::Unavailable));
+        assert_eq!(failure.text, "the authority is not one");
+        assert_eq!(failure.outcome, FailureOutcome::Unknown, "it may have been sent");
     }
 
     #[tokio::test]

@@ -152,6 +152,23 @@ fn ack_one(
 }
 
 fn evidence(now: Timestamp, delivery: &Delivery, subject: &str, consumer: &str) -> AckEvidence {
+    AckEvidence {
+        time: now,
+        attempt: delivery.attempt,
+        subject: subject.to_owned(),
+        consumer: consumer.to_owned(),
+        hash: ack_hash(delivery, now, delivery.attempt, subject, consumer),
+    }
+}
+
+/// SHA-256 over everything that the evidence of an ack says, and over what was acked.
+pub(super) fn ack_hash(
+    delivery: &Delivery,
+    time: Timestamp,
+    attempt: i32,
+    subject: &str,
+    consumer: &str,
+) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"receiptd.ack.v1");
     for piece in [
@@ -165,15 +182,9 @@ fn evidence(now: Timestamp, delivery: &Delivery, subject: &str, consumer: &str) 
         hash.update(piece);
     }
     hash.update(delivery.key.sequence.to_be_bytes());
-    hash.update(delivery.attempt.to_be_bytes());
-    hash.update(now.0.to_be_bytes());
-    AckEvidence {
-        time: now,
-        attempt: delivery.attempt,
-        subject: subject.to_owned(),
-        consumer: consumer.to_owned(),
-        hash: hash.finalize().into(),
-    }
+    hash.update(attempt.to_be_bytes());
+    hash.update(time.0.to_be_bytes());
+    hash.finalize().into()
 }
 
 /// Where the evidence of a transition stands.

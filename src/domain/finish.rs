@@ -93,7 +93,16 @@ pub(super) fn finish(
     let policy = world.policy(&operation.key.account)?;
     operation.due_time = retire::due(operation, &policy);
     operation.wait_ticket = None;
-    let (kind, text) = match &outcome {
+    let event = told(&outcome);
+    operation.outcome = Some(outcome);
+    events.push(event);
+    queue(world, operation, events)
+}
+
+/// The event that records an outcome: the same each time, so that the trail can be compared with the
+/// receipt.
+pub(super) fn told(outcome: &Outcome) -> AuditEvent {
+    let (kind, text) = match outcome {
         Outcome::Applied(change) => {
             (AuditKind::Applied, format!("revision {}", change.result_revision))
         }
@@ -102,9 +111,7 @@ pub(super) fn finish(
         }
         Outcome::Cancelled { reason } => (AuditKind::Cancelled, reason.clone()),
     };
-    operation.outcome = Some(outcome);
-    events.push(AuditEvent { text, ..AuditEvent::plain(kind) });
-    queue(world, operation, events)
+    AuditEvent { text, ..AuditEvent::plain(kind) }
 }
 
 /// Queues the news of the outcome into the operation's inbox, under the next number.

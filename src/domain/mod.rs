@@ -5,8 +5,8 @@
 //! [`policy`] holds the clocks and limits, and [`settings`] those of an account's own; [`world`] is
 //! what a batch sees; [`command`] is what can be asked; [`refusal`], [`standing`] and [`recovery`]
 //! are how "no", "not known" and "what next" are said, with the sentences of [`advice`]; [`closing`] is
-//! how old ids lose the way in (`floor`: by hand); [`filter`] is what a list shows; [`token`] seals
-//! positions that callers hand back; [`decide`] is
+//! how old ids lose the way in (`floor`: by hand); [`filter`] is what a list shows; [`verify`] is what
+//! rows must say of one another; [`token`] seals positions that callers hand back; [`decide`] is
 //! the way in. [`record`] packs what no statement looks into.
 //!
 //! Not here, ever: I/O, a clock, randomness, SQL, protobuf messages of the API, `async`.
@@ -50,4 +50,5 @@ pub mod standing;
 mod submit;
 mod sweep;
 pub mod token;
+pub mod verify;
 pub mod world;

@@ -244,6 +244,13 @@ pub enum PayloadKind {
     Result = 2,
 }
 
+impl PayloadKind {
+    /// Reads a stored number.
+    pub fn from_stored(number: i16) -> Option<Self> {
+        [Self::Arguments, Self::Result].into_iter().find(|kind| *kind as i16 == number)
+    }
+}
+
 /// What the first submit asked to be kept of the result. The numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultKind {

@@ -20,6 +20,9 @@ use super::{
 /// Longest token, in characters: the longest page position (a target of 512 bytes) fits, and a
 /// hostile one costs little to refuse.
 pub const TOKEN_LENGTH_MAX: usize = 1_024;
+/// Longest token of a check, in characters: it carries what was counted so far, which is bounded to
+/// two thirds of this, and a hostile one costs a hash over it.
+pub const CHECK_LENGTH_MAX: usize = 128 * 1_024;
 
 /// The form of the bytes; a new one gets a new number, and the old ones stay readable.
 const VERSION: u8 = 1;
@@ -37,6 +40,17 @@ pub enum Purpose {
     Resume = 1,
     /// Where a list goes on.
     Page = 2,
+    /// Where a check goes on.
+    Check = 3,
+}
+
+impl Purpose {
+    fn length_max(self) -> usize {
+        match self {
+            Purpose::Resume | Purpose::Page => TOKEN_LENGTH_MAX,
+            Purpose::Check => CHECK_LENGTH_MAX,
+        }
+    }
 }
 
 /// The text is not a token that this key sealed for this purpose.
@@ -59,7 +73,7 @@ pub fn seal(key: &[u8; 32], purpose: Purpose, payload: &[u8]) -> String {
 /// # Errors
 /// [`Unsealed`] for everything else.
 pub fn open(key: &[u8; 32], purpose: Purpose, text: &str) -> Result<Vec<u8>, Unsealed> {
-    if text.len() > TOKEN_LENGTH_MAX {
+    if text.len() > purpose.length_max() {
         return Err(Unsealed);
     }
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Unsealed)?;
@@ -222,6 +236,33 @@ pub fn open_page(
     Ok(position.to_vec())
 }
 
+/// Seals where a check of an account goes on.
+pub fn seal_check(key: &[u8; 32], account: &Account, place: &[u8]) -> String {
+    let mut payload = Vec::with_capacity(NAME_HASH_BYTES + place.len());
+    payload.extend_from_slice(&name_hash(account.as_str()));
+    payload.extend_from_slice(place);
+    let token = seal(key, Purpose::Check, &payload);
+    debug_assert!(token.len() <= CHECK_LENGTH_MAX, "a place of {} bytes", place.len());
+    token
+}
+
+/// The place in a token of a check of this account.
+///
+/// # Errors
+/// INVALID_FIELD for `page_token`.
+pub fn open_check(key: &[u8; 32], text: &str, account: &Account) -> Result<Vec<u8>, Refusal> {
+    let unreadable = || {
+        let problem = "is not a token of a check of this account; start without one";
+        Refusal::Invalid(Invalid::new("page_token", problem))
+    };
+    let payload = open(key, Purpose::Check, text).map_err(|_| unreadable())?;
+    let (owner, place) = payload.split_first_chunk().ok_or_else(unreadable)?;
+    match *owner == name_hash(account.as_str()) {
+        true => Ok(place.to_vec()),
+        false => Err(unreadable()),
+    }
+}
+
 fn list_hash(list: &str, filter: &[u8]) -> [u8; NAME_HASH_BYTES] {
     let mut hash = Sha256::new();
     // The length stands first, so that no filter reads as a part of the name.
@@ -360,5 +401,21 @@ mod tests {
         }
         let resume = open_page(&KEY, &token(41), &account, "ListOperations", b"");
         assert!(matches!(resume, Err(Refusal::Invalid(_))));
+    }
+
+    #[test]
+    fn a_token_of_a_check_belongs_to_its_account_and_may_be_long() {
+        let account = Account::parse("local").expect("valid");
+        let stranger = Account::parse("stranger").expect("valid");
+        let place = vec![9; 80_000];
+        let text = seal_check(&KEY, &account, &place);
+        assert_eq!(open_check(&KEY, &text, &account), Ok(place));
+        let long = "A".repeat(CHECK_LENGTH_MAX + 1);
+        let page = seal_page(&KEY, &account, "ListLocks", b"", b"d");
+        for (text, account) in [(&text, &stranger), (&long, &account), (&page, &account)] {
+            let refused = open_check(&KEY, text, account);
+            let Err(Refusal::Invalid(invalid)) = refused else { panic!("it was opened") };
+            assert_eq!(invalid.field, "page_token");
+        }
     }
 }

@@ -7,6 +7,7 @@
 pub mod postgres;
 pub mod query;
 pub mod sqlite;
+pub mod verify;
 
 use std::{collections::BTreeSet, fmt};
 

@@ -30,6 +30,7 @@ struct Room {
 
 const ROOMS: &[Room] = &[
     Room { path: "src/domain/", uses: Uses::Only(&["domain"]) },
+    Room { path: "src/verify", uses: Uses::Only(&["verify", "store", "domain"]) },
     Room { path: "src/store/", uses: Uses::Only(&["store", "domain", "engine::seams"]) },
     Room { path: "src/engine/seams.rs", uses: Uses::Only(&["domain"]) },
     Room {
@@ -75,6 +76,7 @@ const ROOMS: &[Room] = &[
             "sweeper",
             "store::query",
             "store::ReadError",
+            "verify",
             "proto",
             "telemetry",
         ]),

@@ -182,7 +182,8 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
     let document = proto::GetDocumentRequest { target: "absent".into() };
     let list_documents = proto::ListDocumentsRequest { page_size: -1, ..<_>::default() };
     let watch_document = proto::WatchDocumentRequest { known_revision: -1, ..<_>::default() };
-    let policy = proto::GetPolicyRequest { account: "another".into() };
+    let policy = proto::GetPolicyRequest { account: "no\nname".into() };
+    let verify = proto::VerifyInvariantsRequest { page_token: "no".into(), ..<_>::default() };
     let locks = proto::ListLocksRequest { page_size: -1, ..<_>::default() };
     for (read, asked) in [
         ("GetOperation", operations.get_operation(get).await.map(drop)),
@@ -201,6 +202,7 @@ async fn a_read_that_is_refused_is_not_said_to_have_no_effect() {
         ("WatchDocument", documents.watch_document(watch_document).await.map(drop)),
         ("ListLocks", admin.list_locks(locks).await.map(drop)),
         ("GetPolicy", admin.get_policy(policy).await.map(drop)),
+        ("VerifyInvariants", admin.verify_invariants(verify).await.map(drop)),
     ] {
         let sentence = sentence(&asked.expect_err(read));
         let begins = [

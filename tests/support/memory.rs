@@ -4,6 +4,9 @@
 //! sequence of commands is a test of the invariants I4, I13 and I15.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part")]
 
+#[path = "verified.rs"]
+mod verified;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -304,8 +307,9 @@ impl Memory {
         self.audit.retain(|row| row.operation().is_none_or(|key| !changes.trails.contains(key)));
     }
 
-    /// Recounts and walks the chains.
+    /// Recounts and walks the chains, once by itself and once as `receiptd verify` does.
     pub fn check(&self) {
+        assert_eq!(verified::contradictions(self), [], "`verify` finds nothing");
         for inbox in self.inboxes.values() {
             self.check_inbox(inbox);
         }

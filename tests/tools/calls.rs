@@ -302,9 +302,13 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             "receiptd.v1.AdminService/RaiseEvidenceFloor",
             { "floor": "2020-01-01T00:00:00Z", "reason": "the tool says so" },
             Ends::Alone,
-            { "/0/floor": "2020-01-01T00:00:00Z", "/0/account": "a" }
+            { "/0/floor": "2020-01-01T00:00:00Z", "/0/account": "local" }
         ),
-        call!("receiptd.v1.AdminService/RunSweep", {}, Ends::Alone, { "/0/account": "a" }),
+        call!("receiptd.v1.AdminService/RunSweep", {}, Ends::Alone, { "/0/account": "local" }),
+        call!("receiptd.v1.AdminService/VerifyInvariants", {}, Ends::Alone, {
+            "/0/lookedAt/operations": "2",
+            "/0/lookedAt/locks": "1",
+        }),
         call!("receiptd.v1.AdminService/ListLocks", {}, Ends::Alone, {
             "/0/locks/0/target": TARGET,
             "/0/locks/0/operationId": first,

@@ -12,6 +12,7 @@ pub mod policies;
 pub mod sessions;
 pub mod submit;
 pub mod times;
+pub mod verify;
 
 use crate::domain::{
     ids::{Invalid, MintTime, OperationId},

@@ -26,6 +26,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod transact;
+mod verify;
+mod verify_statements;
 
 use std::{sync::Arc, time::Duration};
 
@@ -129,10 +131,11 @@ impl std::fmt::Debug for PostgresStore {
     }
 }
 
-/// The statements whose plans matter, by name: those of loads, saves, polls and sweeps.
+/// The statements whose plans matter, by name: those of loads, saves, polls, sweeps and checks.
 pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
     use load_statements as load;
     use save_statements as save;
+    use verify_statements as check;
     &[
         ("lock_operations", load::LOCK_OPERATIONS),
         ("operations", load::OPERATIONS),
@@ -186,5 +189,30 @@ pub fn hot_statements() -> &'static [(&'static str, &'static str)] {
         ("due_accounts", read_due::DUE_ACCOUNTS),
         ("due_records", read_due::DUE_RECORDS),
         ("sweep_batches", read_due::SWEEP_BATCHES),
+        ("check_next_account", check::NEXT_ACCOUNT),
+        ("check_count_inboxes", check::COUNT_INBOXES),
+        ("check_is_used", check::IS_USED),
+        ("check_operations_by_id", check::OPERATIONS_BY_ID),
+        ("check_chains_of_page", check::CHAINS_OF_PAGE),
+        ("check_deliveries_of_page", check::DELIVERIES_OF_PAGE),
+        ("check_inboxes_of_page", check::INBOXES_OF_PAGE),
+        ("check_documents_of_page", check::DOCUMENTS_OF_PAGE),
+        ("check_locks_of_page", check::LOCKS_OF_PAGE),
+        ("check_payloads_of_page", check::PAYLOADS_OF_PAGE),
+        ("check_chains", check::CHAINS),
+        ("check_deliveries_by_key", check::DELIVERIES_BY_KEY),
+        ("check_operations_of_deliveries", check::OPERATIONS_OF_DELIVERIES),
+        ("check_inboxes_by_name", check::INBOXES_BY_NAME),
+        ("check_count_deliveries", check::COUNT_DELIVERIES),
+        ("check_count_held", check::COUNT_HELD),
+        ("check_count_reserved", check::COUNT_RESERVED),
+        ("check_locks_by_target", check::LOCKS_BY_TARGET),
+        ("check_holders", check::HOLDERS),
+        ("check_holders_deliveries", check::HOLDERS_DELIVERIES),
+        ("check_count_waiting", check::COUNT_WAITING),
+        ("check_documents_by_target", check::DOCUMENTS_BY_TARGET),
+        ("check_payloads_by_key", check::PAYLOADS_BY_KEY),
+        ("check_operations_of_payloads", check::OPERATIONS_OF_PAYLOADS),
+        ("check_revisions", check::REVISIONS),
     ]
 }

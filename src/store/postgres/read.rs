@@ -54,7 +54,7 @@ impl PostgresStore {
         Ok(replies?.pop().unwrap_or_default())
     }
 
-    async fn query(
+    pub(super) async fn query(
         &self,
         pool: &Connections,
         begin: &str,
@@ -204,7 +204,7 @@ impl PostgresStore {
 }
 
 /// Index: accounts_pkey.
-const ACCOUNT: &str = concat!(
+pub(super) const ACCOUNT: &str = concat!(
     "SELECT ",
     account_columns!(),
     " FROM receiptd.accounts a WHERE a.bucket = $1::smallint AND a.account = $2::text"

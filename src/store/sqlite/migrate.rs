@@ -63,6 +63,35 @@ pub(super) fn prepare(
     Ok(facts)
 }
 
+/// What a store is, without a change of it.
+///
+/// # Errors
+/// [`OpenError`] if it is none, or if its schema is not this release's.
+pub(super) fn inspect(reader: &Connection, path: &Path) -> Result<StoreFacts, OpenError> {
+    let describe = |error: rusqlite::Error| connection::describe(path, &error);
+    let tables = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let (_, ours): (i64, i64) = reader.query_row(COUNT_TABLES, [], tables).map_err(describe)?;
+    if ours == 0 {
+        return Err(OpenError(format!("{} is no store: name another file", path.display())));
+    }
+    let applied = read_history(reader).map_err(describe)?;
+    check(&applied, &MIGRATIONS, path)?;
+    if applied.len() < MIGRATIONS.len() {
+        return Err(OpenError(format!(
+            "the store {} has schema {} of {}: run `receiptd migrate` first",
+            path.display(),
+            applied.len(),
+            MIGRATIONS.len()
+        )));
+    }
+    let fact = |name: &str| {
+        let value: Option<Vec<u8>> =
+            reader.query_row(FACT, [name], |row| row.get(0)).optional().map_err(describe)?;
+        value.ok_or_else(|| OpenError(format!("the store {} has no {name}", path.display())))
+    };
+    read_facts(path, fact("epoch")?, fact("token_key")?)
+}
+
 const CREATE_HISTORY: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (\
     number INTEGER NOT NULL PRIMARY KEY, checksum TEXT NOT NULL, time INTEGER NOT NULL) STRICT";
 
@@ -82,9 +111,7 @@ fn history(connection: &Connection, path: &Path) -> Result<Vec<(i64, String)>, O
             return Ok(None);
         }
         connection.execute(CREATE_HISTORY, [])?;
-        let mut statement = connection.prepare(HISTORY)?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        rows.collect::<rusqlite::Result<Vec<(i64, String)>>>().map(Some)
+        read_history(connection).map(Some)
     };
     let history = read().map_err(|error| connection::describe(path, &error))?;
     history.ok_or_else(|| {
@@ -93,6 +120,11 @@ fn history(connection: &Connection, path: &Path) -> Result<Vec<(i64, String)>, O
             path.display()
         ))
     })
+}
+
+fn read_history(connection: &Connection) -> rusqlite::Result<Vec<(i64, String)>> {
+    let mut statement = connection.prepare(HISTORY)?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 /// Compares what the store has with what this release knows.
@@ -136,8 +168,6 @@ fn checksum(text: &str) -> String {
 /// The store's facts, made at the first opening.
 fn facts(connection: &Connection, path: &Path, seams: &Seams) -> Result<StoreFacts, OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
-    let unreadable =
-        |what: &str| OpenError(format!("the {what} of the store {} is unreadable", path.display()));
     let epoch = || {
         let id = uuid::Builder::from_random_bytes(seams.random_bytes()).into_uuid();
         id.to_string().into_bytes()
@@ -145,6 +175,12 @@ fn facts(connection: &Connection, path: &Path, seams: &Seams) -> Result<StoreFac
     let epoch = fact(connection, "epoch", epoch).map_err(describe)?;
     let token_key = || seams.random_bytes::<32>().to_vec();
     let token_key = fact(connection, "token_key", token_key).map_err(describe)?;
+    read_facts(path, epoch, token_key)
+}
+
+fn read_facts(path: &Path, epoch: Vec<u8>, token_key: Vec<u8>) -> Result<StoreFacts, OpenError> {
+    let unreadable =
+        |what: &str| OpenError(format!("the {what} of the store {} is unreadable", path.display()));
     Ok(StoreFacts {
         epoch: String::from_utf8(epoch).map_err(|_| unreadable("epoch"))?,
         token_key: token_key.try_into().map_err(|_| unreadable("token key"))?,

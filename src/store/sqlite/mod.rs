@@ -20,6 +20,7 @@ mod reads;
 mod rows;
 mod save;
 mod save_delivery;
+mod verify;
 mod wal;
 mod writer;
 
@@ -133,6 +134,30 @@ impl SqliteStore {
         let readers = readers.map_err(|error| failed(&error))?;
         let path = path.clone();
         let inner = Inner { path, is_new, facts, seams, health, writer, readers };
+        Ok(SqliteStore { inner: Arc::new(inner) })
+    }
+
+    /// Opens the store at `path` as it is, for reads alone, also while another process uses it:
+    /// nothing is created, locked, migrated or written. Whatever would write is answered with
+    /// `Unavailable`.
+    ///
+    /// # Errors
+    /// [`OpenError`] if there is no store, or if its schema is not this release's.
+    pub fn open_to_read(path: &Path, seams: &Seams, options: &Options) -> Result<Self, OpenError> {
+        let path = &connection::resolve(path)?;
+        let reader = connection::open_reader(path, options, None)?;
+        let facts = migrate::inspect(&reader, path)?;
+        let failed = |error: std::io::Error| {
+            OpenError(format!("the store {} cannot be opened: {error}", path.display()))
+        };
+        let blocking = seams.blocking();
+        // Without a thread behind it, a pool takes nothing.
+        let writer = Pool::start(blocking, "receiptd-writer", Vec::new(), Writer::end);
+        let writer = writer.map_err(failed)?;
+        let readers = Pool::start(blocking, "receiptd-reader", vec![reader], drop);
+        let readers = readers.map_err(failed)?;
+        let (path, health, seams) = (path.clone(), Arc::default(), seams.clone());
+        let inner = Inner { path, is_new: false, facts, seams, health, writer, readers };
         Ok(SqliteStore { inner: Arc::new(inner) })
     }
 

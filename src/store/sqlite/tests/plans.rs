@@ -1,7 +1,7 @@
 //! The plans of the hot statements: a search by the whole key or the index that each names.
 
 use super::{
-    super::{by_key, due, load, query, save, save_delivery},
+    super::{by_key, due, load, query, save, save_delivery, verify},
     fixtures::{Place, simulated},
 };
 
@@ -173,6 +173,98 @@ const EXPECTED: &[(&str, &[&str])] = &[
         &[query::COUNT_ACKED],
     ),
     ("SEARCH locks USING PRIMARY KEY (bucket=? AND account=? AND target>?)", &[query::LIST_LOCKS]),
+    (
+        "CO-ROUTINE (subquery-16); COMPOUND QUERY; LEFT-MOST SUBQUERY; CO-ROUTINE \
+         (subquery-1); SEARCH accounts USING PRIMARY KEY ((bucket,account)>(?,?)); SCAN \
+         (subquery-1); UNION ALL; CO-ROUTINE (subquery-3); SEARCH operations USING COVERING \
+         INDEX operations_by_time ((bucket,account)>(?,?)); SCAN (subquery-3); UNION ALL; CO-ROUTINE (subquery-5); SEARCH payloads USING COVERING INDEX \
+         sqlite_autoindex_payloads_1 ((bucket,account)>(?,?)); SCAN (subquery-5); UNION ALL; \
+         CO-ROUTINE (subquery-7); SEARCH documents USING COVERING INDEX \
+         sqlite_autoindex_documents_1 ((bucket,account)>(?,?)); SCAN (subquery-7); UNION ALL; \
+         CO-ROUTINE (subquery-9); SEARCH locks USING PRIMARY KEY ((bucket,account)>(?,?)); \
+         SCAN (subquery-9); UNION ALL; CO-ROUTINE (subquery-11); SEARCH inboxes USING PRIMARY \
+         KEY ((bucket,account)>(?,?)); SCAN (subquery-11); UNION ALL; CO-ROUTINE \
+         (subquery-13); SEARCH deliveries USING PRIMARY KEY ((bucket,account)>(?,?)); SCAN \
+         (subquery-13); UNION ALL; CO-ROUTINE (subquery-15); SEARCH audit USING PRIMARY KEY \
+         ((bucket,account)>(?,?)); SCAN (subquery-15); SCAN (subquery-16); USE TEMP B-TREE \
+         FOR ORDER BY",
+        &[verify::NEXT_ACCOUNT],
+    ),
+    ("SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=?)", &[verify::COUNT_INBOXES]),
+    (
+        "SCAN CONSTANT ROW; SCALAR SUBQUERY 1; SEARCH operations USING COVERING INDEX \
+         operations_by_time (bucket=? AND account=?); SCALAR SUBQUERY 2; SEARCH payloads \
+         USING COVERING INDEX sqlite_autoindex_payloads_1 (bucket=? AND account=?); SCALAR \
+         SUBQUERY 3; SEARCH documents USING COVERING INDEX sqlite_autoindex_documents_1 \
+         (bucket=? AND account=?); SCALAR SUBQUERY 4; SEARCH locks USING PRIMARY KEY \
+         (bucket=? AND account=?); SCALAR SUBQUERY 5; SEARCH inboxes USING PRIMARY KEY \
+         (bucket=? AND account=?); SCALAR SUBQUERY 6; SEARCH deliveries USING PRIMARY KEY \
+         (bucket=? AND account=?); SCALAR SUBQUERY 7; SEARCH audit USING PRIMARY KEY \
+         (bucket=? AND account=?)",
+        &[verify::IS_USED],
+    ),
+    (
+        "SEARCH operations USING PRIMARY KEY (bucket=? AND account=? AND operation_id>?)",
+        &[verify::OPERATIONS_BY_ID],
+    ),
+    ("SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=? AND inbox=?)", &[verify::KEPT_FROM]),
+    (
+        "SEARCH payloads USING COVERING INDEX sqlite_autoindex_payloads_1 (bucket=? AND \
+         account=? AND operation_id=?)",
+        &[verify::PAYLOAD_KINDS],
+    ),
+    (
+        "CO-ROUTINE e; SEARCH audit USING PRIMARY KEY (bucket=? AND account=? AND \
+         operation_id>?); SCAN e; CORRELATED SCALAR SUBQUERY 1; SEARCH o USING PRIMARY KEY \
+         (bucket=? AND account=? AND operation_id=?)",
+        &[verify::CHAINS],
+    ),
+    (
+        "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND \
+         (inbox,sequence)>(?,?))",
+        &[verify::DELIVERIES_BY_KEY],
+    ),
+    (
+        "SEARCH inboxes USING PRIMARY KEY (bucket=? AND account=? AND inbox>?)",
+        &[verify::INBOXES_BY_NAME],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=?)",
+        &[verify::COUNT_OPEN],
+    ),
+    (
+        "SEARCH deliveries USING INDEX deliveries_open (bucket=? AND account=? AND inbox=? \
+         AND sequence>?); USE TEMP B-TREE FOR GROUP BY",
+        &[verify::COUNT_HELD],
+    ),
+    (
+        "SEARCH deliveries USING PRIMARY KEY (bucket=? AND account=? AND inbox=?)",
+        &[verify::LAST_DELIVERY],
+    ),
+    (
+        "SEARCH operations USING INDEX operations_unresolved (bucket=? AND account=?); USE \
+         TEMP B-TREE FOR GROUP BY",
+        &[verify::COUNT_RESERVED],
+    ),
+    (
+        "SEARCH operations USING COVERING INDEX operations_waiting (bucket=? AND account=? \
+         AND target=? AND wait_ticket>?)",
+        &[verify::COUNT_WAITING],
+    ),
+    (
+        "SEARCH documents USING INDEX sqlite_autoindex_documents_1 (bucket=? AND account=? \
+         AND target>?)",
+        &[verify::DOCUMENTS_BY_TARGET, verify::REVISIONS],
+    ),
+    (
+        "SEARCH payloads USING INDEX sqlite_autoindex_payloads_1 (bucket=? AND account=? AND \
+         (operation_id,kind)>(?,?))",
+        &[verify::PAYLOADS_BY_KEY],
+    ),
+    (
+        "SEARCH locks USING PRIMARY KEY (bucket=? AND account=? AND target>?)",
+        &[verify::LOCKS_BY_TARGET],
+    ),
 ];
 
 #[test]
