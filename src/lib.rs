@@ -1,7 +1,7 @@
 //! receiptd: durable operation receipts with resumable result delivery.
 //!
 //! In reading order: [`proto`] is what callers see; [`domain`] holds every rule; [`store`] loads
-//! and saves; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
+//! and saves; [`engine`] batches commands; [`epochs`] ends a life of a store and begins the next; [`stream`], [`sweeper`] and [`wake`] are what goes on
 //! without a caller; [`api`] and [`http`] are the two listeners; [`server`] puts them together;
 //! [`config`] and [`cli`] start it.
 
@@ -27,6 +27,8 @@ pub mod store;
 
 #[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod epochs;
 
 #[cfg(feature = "server")]
 pub mod stream;

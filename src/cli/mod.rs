@@ -20,6 +20,7 @@ pub mod migrate;
 pub mod output;
 pub mod policy;
 pub mod rehearse;
+pub mod restore_mark;
 pub mod serve;
 pub mod server_args;
 mod signals;
@@ -48,6 +49,8 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Bring a store's schema up to date, then stop.
     Migrate(migrate::MigrateArgs),
+    /// Tell a store that it was restored from a backup: run it before any server starts.
+    RestoreMark(Box<restore_mark::RestoreMarkArgs>),
     /// Check or show the settings in force, and change those of an account.
     Config(config::ConfigArgs),
     /// Submit one operation and print its receipt.
@@ -109,6 +112,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
+        Command::RestoreMark(args) => restore_mark::run(*args).await,
         Command::Config(args) => config::run(&args).await,
         Command::Submit(args) => submit::run(*args).await,
         Command::Get(args) => get::run(args).await,

@@ -17,7 +17,8 @@ use super::{
 pub enum AuditChain {
     /// One operation; its row holds the chain's head.
     Operation(OperationKey),
-    /// An account as a whole, that is, its policy; the account's row holds the head.
+    /// An account as a whole: its policy, and the marks of its store; the account's row holds the
+    /// head.
     Account(Account),
 }
 
@@ -92,11 +93,13 @@ pub enum AuditKind {
     Sealed = 15,
     /// A setting of the account changed; in the account's own chain alone.
     PolicyChanged = 16,
+    /// The store was marked: it may have lost what was accepted; in the account's own chain alone.
+    StoreMarked = 17,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 16] = [
+    pub const ALL: [AuditKind; 17] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -113,6 +116,7 @@ impl AuditKind {
         AuditKind::Redriven,
         AuditKind::Sealed,
         AuditKind::PolicyChanged,
+        AuditKind::StoreMarked,
     ];
 }
 

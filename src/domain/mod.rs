@@ -20,6 +20,8 @@ pub mod decide;
 mod deliver;
 pub mod delivery;
 pub mod document;
+pub mod epoch;
+pub mod failover;
 pub mod filter;
 mod finish;
 pub mod ids;

@@ -315,7 +315,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
         AuditKind::Sealed => proto::OperationEventKind::Sealed,
         // Never in an operation's trail.
-        AuditKind::PolicyChanged => proto::OperationEventKind::Unspecified,
+        AuditKind::PolicyChanged | AuditKind::StoreMarked => proto::OperationEventKind::Unspecified,
     };
     proto::OperationEvent {
         number: event.number.into(),

@@ -11,7 +11,11 @@ use sha2::{Digest, Sha256};
 
 use super::{Options, connection};
 use crate::{
-    domain::ids::Timestamp,
+    domain::{
+        epoch::Life,
+        ids::Timestamp,
+        record::{pack_life, unpack_life},
+    },
     engine::seams::{FileLock, Seams},
     store::{OpenError, StoreFacts},
 };
@@ -47,7 +51,7 @@ pub(super) fn prepare(
     path: &Path,
     seams: &Seams,
     migrations: &[&str],
-) -> Result<StoreFacts, OpenError> {
+) -> Result<(StoreFacts, Life), OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
     let transaction =
         writer.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(describe)?;
@@ -134,21 +138,28 @@ fn checksum(text: &str) -> String {
 }
 
 /// The store's facts, made at the first opening.
-fn facts(connection: &Connection, path: &Path, seams: &Seams) -> Result<StoreFacts, OpenError> {
+fn facts(
+    connection: &Connection,
+    path: &Path,
+    seams: &Seams,
+) -> Result<(StoreFacts, Life), OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
     let unreadable =
         |what: &str| OpenError(format!("the {what} of the store {} is unreadable", path.display()));
     let epoch = || {
         let id = uuid::Builder::from_random_bytes(seams.random_bytes()).into_uuid();
-        id.to_string().into_bytes()
+        pack_life(&Life::first(id.to_string(), None))
     };
-    let epoch = fact(connection, "epoch", epoch).map_err(describe)?;
+    let life = fact(connection, "life", epoch).map_err(describe)?;
+    let life = unpack_life(&life).map_err(|_| unreadable("own row"))?;
     let token_key = || seams.random_bytes::<32>().to_vec();
     let token_key = fact(connection, "token_key", token_key).map_err(describe)?;
-    Ok(StoreFacts {
-        epoch: String::from_utf8(epoch).map_err(|_| unreadable("epoch"))?,
+    let facts = StoreFacts {
+        epoch: life.epoch.clone(),
         token_key: token_key.try_into().map_err(|_| unreadable("token key"))?,
-    })
+        loss: life.loss,
+    };
+    Ok((facts, life))
 }
 
 /// Index: the primary key.

@@ -28,7 +28,7 @@ use crate::{
 
 impl SqliteStore {
     /// Runs `work` on a reader's connection, in one read transaction.
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, ReadError> {

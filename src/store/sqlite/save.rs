@@ -17,8 +17,8 @@ use crate::{
         inbox::AccountRow,
         lock::Lock,
         operation::{Arguments, Operation},
-        record::{pack_account_policy, pack_labels, pack_outcome},
-        world::changes::{Changes, Payload, TableChanges, Update},
+        record::{pack_account_policy, pack_labels, pack_life, pack_outcome},
+        world::changes::{Changes, LifeChange, Payload, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -59,7 +59,8 @@ pub(super) fn save(
     each(inserts, |row| save_delivery::insert_delivery(connection, row))?;
     each(updates, |row| save_delivery::update_delivery(connection, row))?;
     each(deletes, |row| save_delivery::delete_delivery(connection, row))?;
-    each(&changes.audit, |row| insert_audit(connection, row))
+    each(&changes.audit, |row| insert_audit(connection, row))?;
+    changes.life.as_ref().map_or(Ok(()), |life| update_life(connection, life))
 }
 
 fn each<T>(rows: &[T], mut write: impl FnMut(&T) -> Result<(), Fault>) -> Result<(), Fault> {
@@ -200,6 +201,15 @@ fn delete_operation(connection: &Connection, row: &Operation) -> Result<(), Faul
         row.audit.length,
     ];
     exactly_one(connection, DELETE_OPERATION, "operations", parameters)
+}
+
+/// Index: the primary key.
+const UPDATE_LIFE: &str = "UPDATE store_facts SET value = ?2 \
+    WHERE bucket = 0 AND account = '' AND name = 'life' AND value = ?1";
+
+fn update_life(connection: &Connection, life: &LifeChange) -> Result<(), Fault> {
+    let parameters = params![pack_life(&life.before), pack_life(&life.after)];
+    exactly_one(connection, UPDATE_LIFE, "store_facts", parameters)
 }
 
 const INSERT_PAYLOAD: &str = "INSERT INTO payloads (bucket, account, operation_id, kind, body) \

@@ -180,7 +180,7 @@ async fn accounts_inboxes_and_deliveries_come_back_as_they_went() {
         let deliveries = [1, 2].map(|sequence| Need::Delivery(delivery_key("default", sequence)));
         [account].into_iter().chain(deliveries).collect::<Vec<_>>()
     };
-    let bare = |world: &World| Inbox::new(inbox_key("default"), world.now());
+    let bare = |world: &World| Inbox::new(inbox_key("default"), 0, world.now());
     let put = run(&store, needs(), move |world| {
         world.put_account(account_row(1))?;
         world.put_inbox(bare(world))?;
@@ -348,6 +348,7 @@ fn delete_one_of_each() -> Changes {
         inboxes: deletes(vec![full_inbox("default")]),
         deliveries: deletes(vec![pending("default", 1)]),
         audit: Vec::new(),
+        life: None,
     }
 }
 
