@@ -107,6 +107,11 @@ pub struct Config {
     /// after which orchestrators kill.
     #[serde(with = "span_text")]
     pub drain_deadline: Span,
+    /// How long the replicas are waited for after a failover of PostgreSQL, to say whether what
+    /// they acknowledged is there: long enough for one that reconnects slowly, and as long as
+    /// writes may have to wait.
+    #[serde(with = "span_text")]
+    pub failover_wait: Span,
     /// The clocks and limits of contract sections 6 and 8.
     pub policy: Policy,
 }
@@ -146,6 +151,7 @@ impl Default for Config {
             keepalive_timeout: Span::seconds(10),
             stream_age: Span::minutes(30),
             drain_deadline: Span::seconds(10),
+            failover_wait: Span::minutes(1),
             policy: Policy::default(),
         }
     }
@@ -175,6 +181,7 @@ impl Config {
             ("keepalive_timeout", self.keepalive_timeout),
             ("stream_age", self.stream_age),
             ("drain_deadline", self.drain_deadline),
+            ("failover_wait", self.failover_wait),
         ];
         if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span < Span::millis(10)) {
             return Err(format!("{name} must be at least 10ms"));

@@ -1,7 +1,8 @@
 //! receiptd: durable operation receipts with resumable result delivery.
 //!
 //! In reading order: [`proto`] is what callers see; [`domain`] holds every rule; [`store`] loads
-//! and saves, [`verify`] checks what is saved; [`engine`] batches commands; [`stream`], [`sweeper`] and [`wake`] are what goes on
+//! and saves, [`verify`] checks what is saved; [`engine`] batches commands; [`epochs`] ends a life of a
+//! store and begins the next; [`stream`], [`sweeper`] and [`wake`] are what goes on
 //! without a caller; [`api`] and [`http`] are the two listeners; [`server`] puts them together;
 //! [`config`] and [`cli`] start it.
 
@@ -29,6 +30,8 @@ pub mod verify;
 
 #[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod epochs;
 
 #[cfg(feature = "server")]
 pub mod stream;

@@ -18,9 +18,10 @@ use crate::{
     api::{self, Api, auth::Access, health::Health, web::Origins},
     config::{self, Config, Hints, StoreUrl, store_url::StoreLocation},
     engine::{Engine, EngineSettings, seams::Seams},
+    epochs::replica::ReplicaTask,
     http,
     store::{
-        OpenError, Store,
+        OpenError, Purpose, Store,
         postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
@@ -132,12 +133,22 @@ impl Server {
         let carrier = carrier(&config, &store)?;
         let settings = EngineSettings { lanes: config.lanes };
         let engine = Engine::start(store, config.policy.clone(), settings, seams);
-        Ok(Server { config, access, engine, carrier, tls, tasks: TaskTracker::new() })
+        let server = Server { config, access, engine, carrier, tls, tasks: TaskTracker::new() };
+        let entered = server.replica().enter().await;
+        entered.map_err(|error| OpenError(error.to_string()))?;
+        Ok(server)
     }
 
     /// The engine, for tests that look behind the listener.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    fn replica(&self) -> ReplicaTask {
+        let engine = &self.engine;
+        let (store, seams) = (engine.store().clone(), engine.seams().clone());
+        let policy = self.config.policy.clone();
+        ReplicaTask::new(store, engine.replica(), policy, self.config.failover_wait, seams)
     }
 
     /// Whether gRPC is served over TLS.
@@ -255,6 +266,7 @@ impl Server {
         self.background(sweeper::run(self.engine.clone(), period, stop.clone()));
         let (store, wake) = (self.engine.store().clone(), self.engine.wake().clone());
         self.background(wake::reread(store, wake, period, stop.clone()));
+        self.background(self.replica().run(stop.clone()));
         if let Some(carrier) = self.carrier.clone() {
             let (wake, seams) = (self.engine.wake().clone(), self.engine.seams().clone());
             let replicas = Replicas::new(wake, carrier, seams);
@@ -326,12 +338,27 @@ pub async fn open_store(
     config: &Config,
     seams: &Seams,
 ) -> Result<Store, OpenError> {
+    open_store_for(store, config, seams, Purpose::Serve).await
+}
+
+/// As [`open_store`], for something else than to serve from it.
+///
+/// # Errors
+/// As there.
+pub async fn open_store_for(
+    store: &StoreUrl,
+    config: &Config,
+    seams: &Seams,
+    purpose: Purpose,
+) -> Result<Store, OpenError> {
     match store.location() {
         StoreLocation::Sqlite(path) => {
-            SqliteStore::open(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
+            let options = sqlite::Options { purpose, ..sqlite::Options::default() };
+            SqliteStore::open(path, seams, &options).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
-            let options = postgres_options(config, Migrations::Apply);
+            let options =
+                PostgresOptions { purpose, ..postgres_options(config, Migrations::Apply) };
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
     }
@@ -352,7 +379,10 @@ pub async fn open_store_to_read(
             SqliteStore::open_to_read(path, seams, &sqlite::Options::default()).map(Store::Sqlite)
         }
         StoreLocation::Postgres(url) => {
-            let options = postgres_options(config, Migrations::Demand);
+            let options = PostgresOptions {
+                purpose: Purpose::Mark,
+                ..postgres_options(config, Migrations::Demand)
+            };
             PostgresStore::open(url, seams, options).await.map(Store::Postgres)
         }
     }

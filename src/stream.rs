@@ -130,6 +130,8 @@ pub enum GapCause {
     Dead,
     /// They are no longer kept, whatever became of them.
     Purged,
+    /// A mark of the store passed over them: what a lost store gave out under them is not known.
+    Restored,
 }
 
 /// What a stream sends (contract section 7).
@@ -177,7 +179,7 @@ pub enum Frame {
         last: i64,
         /// Why.
         cause: GapCause,
-        /// Their operations, at most 100; none where they are purged.
+        /// Their operations, at most 100; none where they are purged or passed over.
         operation_ids: Vec<OperationId>,
     },
     /// Results shown on this stream that ended elsewhere: number; operation and how, unless the row
@@ -247,6 +249,7 @@ pub async fn open(
     }
     let watch = engine.wake().watch_inbox(request.inbox.clone());
     // The token comes first: a bad one must not take over from the consumer's good stream.
+    let epoch = engine.store().facts().epoch.clone();
     let position = token_position(engine, &request).await?;
     let end = request.end;
     let command = Command::Open {
@@ -274,9 +277,14 @@ pub async fn open(
             ends::close(&task_engine, &opened.key, &consumer, &end).await;
             return drop(answer.send(Err(Refusal::InboxRecreated)));
         }
+        if task_engine.store().facts().epoch != epoch {
+            let end = ends::End::Refused(Box::new(Refusal::StoreEpochChanged));
+            ends::close(&task_engine, &opened.key, &consumer, &end).await;
+            return drop(answer.send(Err(Refusal::StoreEpochChanged)));
+        }
         let position = position.map(|(position, _)| position);
         let start =
-            life::Start { position, opened, consumer, policy, granted: request.credit, end };
+            life::Start { position, epoch, opened, consumer, policy, granted: request.credit, end };
         let life = life::Life::new(task_engine, start, settings, shutdown, watch, sender);
         // If nobody waits for the answer, the receiver is gone too, and the stream ends at once.
         drop(answer.send(Ok(())));

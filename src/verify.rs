@@ -200,7 +200,10 @@ async fn follow(
 
 /// An account's own chain tells of its policy and its floor.
 fn of_account(events: &[u8]) -> Result<(), (String, String)> {
-    let own = |kind| matches!(kind, AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised);
+    let own = |kind| {
+        use AuditKind::{EvidenceFloorRaised, PolicyChanged, StoreMarked};
+        matches!(kind, PolicyChanged | EvidenceFloorRaised | StoreMarked)
+    };
     let other = match unpack_events(events) {
         Ok(events) => events.into_iter().find(|event| !own(event.kind)),
         Err(unreadable) => return Err(("events of an account".to_owned(), unreadable.to_string())),

@@ -108,7 +108,7 @@ impl Api {
         list: &'static str,
         filter_hash: [u8; 32],
     ) -> Pages<'a> {
-        let key = &self.engine().store().facts().token_key;
+        let key = self.engine().store().facts().token_key;
         Pages { key, account, list, filter_hash }
     }
 

@@ -242,10 +242,11 @@ impl Api {
         now: Timestamp,
     ) -> Result<proto::GetOperationResponse, Refused> {
         let policy = &self.engine().policy_of(row);
+        let loss = self.engine().store().facts().loss;
         let mint = identity.mint_time;
         let unproven =
-            |probe| standing::of(Kept::Nothing, mint, &Clocks::of(row, policy, now), probe);
-        if !standing::worth_a_probe(mint, row, policy, now) {
+            |probe| standing::of(Kept::Nothing, mint, &Clocks::of(row, policy, loss, now), probe);
+        if !standing::worth_a_probe(mint, row, policy, loss, now) {
             return Ok(absent(identity, &unproven(Probe::NotAsked), now));
         }
         let key = identity.key(account);

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub struct Pages<'a> {
     /// The store's key.
-    pub key: &'a [u8; 32],
+    pub key: [u8; 32],
     /// Whose list.
     pub account: &'a Account,
     /// Which list.
@@ -34,7 +34,7 @@ impl Pages<'_> {
         match token {
             "" => Ok(None),
             token => {
-                open_page(self.key, token, self.account, self.list, &self.filter_hash).map(Some)
+                open_page(&self.key, token, self.account, self.list, &self.filter_hash).map(Some)
             }
         }
     }
@@ -42,7 +42,7 @@ impl Pages<'_> {
     /// The token of a position; empty at the end.
     pub fn seal(&self, position: Option<&[u8]>) -> String {
         position.map_or_else(String::new, |position| {
-            seal_page(self.key, self.account, self.list, &self.filter_hash, position)
+            seal_page(&self.key, self.account, self.list, &self.filter_hash, position)
         })
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     fn a_token_continues_its_own_list_only() {
         let (ours, other) = (Account::from_stored("a"), Account::from_stored("b"));
         let key = [7; 32];
-        let pages = Pages { key: &key, account: &ours, list: "locks", filter_hash: [0; 32] };
+        let pages = Pages { key, account: &ours, list: "locks", filter_hash: [0; 32] };
         let token = pages.seal(Some(b"notes/a"));
         assert_eq!(pages.open(&token), Ok(Some(b"notes/a".to_vec())));
         assert_eq!((pages.open(""), pages.seal(None)), (Ok(None), String::new()));
@@ -104,7 +104,7 @@ mod tests {
             (Pages { account: &other, ..pages }, token.as_str()),
             (Pages { list: "inboxes", ..pages }, &token),
             (Pages { filter_hash: [1; 32], ..pages }, &token),
-            (Pages { key: &[8; 32], ..pages }, &token),
+            (Pages { key: [8; 32], ..pages }, &token),
             (pages, "garbage"),
             (pages, &mangled),
         ] {

@@ -56,7 +56,8 @@ impl Api {
         let refusal = match self.engine().store().account_and_now(account).await {
             Ok((row, now)) => {
                 let policy = self.engine().policy_of(row.as_ref());
-                standing::refuse_absent(identity.mint_time, row.as_ref(), &policy, now)
+                let loss = self.engine().store().facts().loss;
+                standing::refuse_absent(identity.mint_time, row.as_ref(), &policy, loss, now)
             }
             Err(error) => read_failed(&error),
         };

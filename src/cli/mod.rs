@@ -21,6 +21,7 @@ pub mod migrate;
 pub mod output;
 pub mod policy;
 pub mod rehearse;
+pub mod restore_mark;
 pub mod serve;
 pub mod server_args;
 mod signals;
@@ -53,6 +54,8 @@ pub enum Command {
     Migrate(migrate::MigrateArgs),
     /// Compare a store with its audit trail, and print each contradiction.
     Verify(verify::VerifyArgs),
+    /// Tell a store that it was restored from a backup: run it before any server starts.
+    RestoreMark(Box<restore_mark::RestoreMarkArgs>),
     /// Check or show the settings in force, and change those of an account.
     Config(config::ConfigArgs),
     /// Submit one operation and print its receipt.
@@ -117,6 +120,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::Verify(args) => verify::run(args).await,
+        Command::RestoreMark(args) => restore_mark::run(*args).await,
         Command::Config(args) => config::run(&args).await,
         Command::Submit(args) => submit::run(*args).await,
         Command::Get(args) => get::run(args).await,

@@ -78,6 +78,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Engine")]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
     pub drain_deadline: Option<Span>,
+    /// How long replicas are waited for after a failover of PostgreSQL [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Engine")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]
+    pub failover_wait: Option<Span>,
     /// How often a silent stream shows a sign of life [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = parse_span, help_heading = "Streams")]
     #[serde(skip_serializing_if = "Option::is_none", with = "option_span_text")]

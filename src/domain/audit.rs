@@ -17,7 +17,8 @@ use super::{
 pub enum AuditChain {
     /// One operation; its row holds the chain's head.
     Operation(OperationKey),
-    /// An account as a whole, that is, its policy; the account's row holds the head.
+    /// An account as a whole: its policy, and the marks of its store; the account's row holds the
+    /// head.
     Account(Account),
 }
 
@@ -94,11 +95,13 @@ pub enum AuditKind {
     PolicyChanged = 16,
     /// The account's evidence floor was raised by hand; in the account's own chain alone.
     EvidenceFloorRaised = 17,
+    /// The store was marked: it may have lost what was accepted; in the account's own chain alone.
+    StoreMarked = 18,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 17] = [
+    pub const ALL: [AuditKind; 18] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -116,6 +119,7 @@ impl AuditKind {
         AuditKind::Sealed,
         AuditKind::PolicyChanged,
         AuditKind::EvidenceFloorRaised,
+        AuditKind::StoreMarked,
     ];
 }
 

@@ -63,7 +63,8 @@ fn absent(
         }
         IfAbsent::Refuse => {
             let (account, policy) = (world.account(&key.account)?, world.policy(&key.account)?);
-            let refusal = standing::refuse_absent(mint_time, account, &policy, world.now());
+            let refusal =
+                standing::refuse_absent(mint_time, account, &policy, world.loss(), world.now());
             Err(refusal.into())
         }
     }

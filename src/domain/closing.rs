@@ -68,11 +68,12 @@ pub(super) fn sweep(world: &mut World, account: &Account) -> Decided<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::epoch::Loss;
 
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
 
     fn first(policy: &Policy) -> AccountRow {
-        AccountRow::new(Account::from_stored("a"), policy, START)
+        AccountRow::new(Account::from_stored("a"), policy, Loss::NONE, START)
     }
 
     #[test]

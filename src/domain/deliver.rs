@@ -272,7 +272,7 @@ fn note(
 fn inbox_of(world: &World, delivery: &Delivery) -> Decided<Inbox> {
     let key = &delivery.key.inbox;
     let inbox = world.inbox(key)?.cloned();
-    Ok(inbox.unwrap_or_else(|| Inbox::new(key.clone(), world.now())))
+    Ok(inbox.unwrap_or_else(|| Inbox::new(key.clone(), world.loss().sequence_base, world.now())))
 }
 
 /// Takes a delivery out of the counters of the state it is in.

@@ -8,6 +8,7 @@ use super::{
     audit::AuditHead,
     closing,
     delivery::{DeliveryKey, InboxKey},
+    epoch::{Loss, Skipped},
     ids::{ConsumerId, Timestamp},
     policy::Policy,
     settings::OwnSettings,
@@ -82,16 +83,21 @@ pub struct Inbox {
     /// When rows may have to be purged, or the inbox may be idle; absent for a marker without
     /// kept rows.
     pub upkeep_time: Option<Timestamp>,
+    /// Numbers of this generation that marks passed over, lowest first, at most
+    /// [`super::epoch::SKIPPED_MAX`] ranges: a stream tells them as gaps.
+    pub skipped: Vec<Skipped>,
 }
 
 impl Inbox {
-    /// An inbox at its first use.
-    pub fn new(key: InboxKey, now: Timestamp) -> Self {
+    /// An inbox at its first use. Up to `base` a store before this one may have given out numbers
+    /// under its name ([`super::epoch::Loss`]); they are skipped.
+    pub fn new(key: InboxKey, base: i64, now: Timestamp) -> Self {
+        let skipped = (base > 0).then_some(Skipped { first: 1, last: base });
         Inbox {
             key,
             generation: 1,
-            next_sequence: 1,
-            offered: 0,
+            next_sequence: base + 1,
+            offered: base,
             reserved: 0,
             pending: 0,
             returned: 0,
@@ -104,13 +110,14 @@ impl Inbox {
             create_time: now,
             due_time: None,
             first_sequence: 1,
-            kept_from: 1,
+            kept_from: base + 1,
             closing: 0,
             deleted: false,
             slots_limit: None,
             in_flight_limit: None,
             active_time: now,
             upkeep_time: None,
+            skipped: skipped.into_iter().collect(),
         }
     }
 
@@ -128,7 +135,7 @@ impl Inbox {
             kept_from: self.kept_from,
             closing: self.closing,
             upkeep_time: self.upkeep_time,
-            ..Inbox::new(self.key, now)
+            ..Inbox::new(self.key, 0, now)
         }
     }
 
@@ -253,16 +260,16 @@ impl AccountRow {
         row.map_or_else(|| defaults.clone(), |row| row.own.over(defaults))
     }
 
-    /// An account at its first use: nothing was deleted, and closed is what lies behind the
-    /// admission window.
-    pub fn new(account: super::ids::Account, policy: &Policy, now: Timestamp) -> Self {
+    /// An account at its first use: nothing was deleted, a store before this one may have known it,
+    /// and closed is what lies behind the admission window.
+    pub fn new(account: super::ids::Account, policy: &Policy, loss: Loss, now: Timestamp) -> Self {
         let closed_before = closing::limit(policy, now);
         AccountRow {
             account,
             create_time: now,
             inboxes: 0,
             closed_before,
-            evidence_floor: Timestamp::BEGINNING,
+            evidence_floor: loss.evidence_floor,
             due_time: closing::due(policy, closed_before),
             own: OwnSettings::default(),
             audit: AuditHead::default(),

@@ -63,7 +63,7 @@ fn begin(world: &mut World, key: &InboxKey, account: AccountRow) -> Decided<Inbo
     let now = world.now();
     let mut inbox = match world.inbox(key)? {
         Some(marker) => marker.clone().revived(now),
-        None => Inbox::new(key.clone(), now),
+        None => Inbox::new(key.clone(), world.loss().sequence_base, now),
     };
     let policy = world.policy(&key.account)?;
     let first_look = now + policy.record_retention.min(policy.inbox_idle_retention);

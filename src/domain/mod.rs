@@ -22,6 +22,8 @@ pub mod decide;
 mod deliver;
 pub mod delivery;
 pub mod document;
+pub mod epoch;
+pub mod failover;
 pub mod filter;
 mod finish;
 mod floor;

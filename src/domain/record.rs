@@ -4,11 +4,16 @@
 //! Protobuf, because it stays readable by the release before and after (T23): fields are only
 //! added. Deliberately not here: anything a `WHERE` clause needs; that is a column.
 
+mod life;
+
 use prost::Message;
+
+pub use self::life::{pack_life, pack_replica, unpack_life, unpack_replica};
 
 use super::{
     audit::{AuditEvent, AuditHead, AuditKind},
     document::DocumentChange,
+    epoch::Skipped,
     ids::{ConsumerId, Timestamp},
     inbox::Consumer,
     operation::{Operation, Outcome, Rejection, RejectionReason, ResultInfo},
@@ -312,6 +317,33 @@ pub fn unpack_account_policy(bytes: Option<&[u8]>) -> Result<(OwnSettings, Audit
     let pairs = record.own.into_iter().map(|own| (own.setting, own.value));
     let hash = <[u8; 32]>::try_from(record.audit_hash).map_err(|_| unreadable())?;
     Ok((OwnSettings::from_stored(pairs), AuditHead { length: record.audit_length, hash }))
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SkippedRecord {
+    #[prost(int64, repeated, tag = "1")]
+    bounds: Vec<i64>,
+}
+
+/// Packs the ranges that marks skipped in an inbox; nothing where there are none.
+pub fn pack_skipped(skipped: &[Skipped]) -> Option<Vec<u8>> {
+    let bounds: Vec<i64> = skipped.iter().flat_map(|range| [range.first, range.last]).collect();
+    (!bounds.is_empty()).then(|| SkippedRecord { bounds }.encode_to_vec())
+}
+
+/// Unpacks them.
+///
+/// # Errors
+/// [`Unreadable`] for bytes that [`pack_skipped`] did not write.
+pub fn unpack_skipped(bytes: Option<&[u8]>) -> Result<Vec<Skipped>, Unreadable> {
+    let Some(bytes) = bytes else { return Ok(Vec::new()) };
+    let unreadable = || Unreadable { what: "list of skipped numbers" };
+    let record = SkippedRecord::decode(bytes).map_err(|_| unreadable())?;
+    let ranges = record.bounds.chunks(2).map(|range| match range {
+        [first, last] => Ok(Skipped { first: *first, last: *last }),
+        _ => Err(unreadable()),
+    });
+    ranges.collect()
 }
 
 /// Packs labels as a JSON object with sorted keys, readable by an operator.

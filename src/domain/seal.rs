@@ -33,7 +33,7 @@ pub(super) fn seal(
     subject: &str,
 ) -> Decided<Operation> {
     let (account, policy) = (world.account(&key.account)?, world.policy(&key.account)?);
-    standing::admit(mint_time, account, &policy, world.now())?;
+    standing::admit(mint_time, account, &policy, world.loss(), world.now())?;
     ensure_account(world, &key.account)?;
     let mut operation = without_intent(world, key, mint_time);
     let mut events = vec![AuditEvent::plain(AuditKind::Sealed)];

@@ -13,6 +13,7 @@ use super::{
     advice::Advice,
     closing,
     command::{Decided, Reply},
+    epoch::Loss,
     ids::{MintTime, Span, Timestamp},
     inbox::AccountRow,
     operation::{Operation, OperationKey},
@@ -109,10 +110,12 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Those of an account; one that was never used has deleted nothing and closed nothing.
-    pub fn of(account: Option<&AccountRow>, policy: &Policy, now: Timestamp) -> Self {
+    /// Those of an account; one that was never used has closed nothing, and of it is lost what the
+    /// store may have lost.
+    pub fn of(account: Option<&AccountRow>, policy: &Policy, loss: Loss, now: Timestamp) -> Self {
         Clocks {
-            evidence_floor: account.map_or(Timestamp::BEGINNING, |row| row.evidence_floor),
+            evidence_floor: account
+                .map_or(loss.evidence_floor, |row| row.evidence_floor.max(loss.evidence_floor)),
             closed_before: account.map_or(Timestamp::BEGINNING, |row| row.closed_before),
             now,
             window: policy.admission_window,
@@ -217,9 +220,10 @@ pub fn admit(
     mint: MintTime,
     account: Option<&AccountRow>,
     policy: &Policy,
+    loss: Loss,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    of(Kept::Nothing, mint, &Clocks::of(account, policy, now), Probe::Free).admitted()
+    of(Kept::Nothing, mint, &Clocks::of(account, policy, loss, now), Probe::Free).admitted()
 }
 
 /// What a call about an id without a record is refused with; nobody tried its lock.
@@ -227,9 +231,10 @@ pub fn refuse_absent(
     mint: MintTime,
     account: Option<&AccountRow>,
     policy: &Policy,
+    loss: Loss,
     now: Timestamp,
 ) -> Refusal {
-    let clocks = Clocks::of(account, policy, now);
+    let clocks = Clocks::of(account, policy, loss, now);
     let Answer { standing, submit } = of(Kept::Nothing, mint, &clocks, Probe::NotAsked);
     match submit {
         // The id may have been used: "no such" would say too much.
@@ -249,9 +254,10 @@ pub fn worth_a_probe(
     mint: MintTime,
     account: Option<&AccountRow>,
     policy: &Policy,
+    loss: Loss,
     now: Timestamp,
 ) -> bool {
-    let clocks = Clocks::of(account, policy, now);
+    let clocks = Clocks::of(account, policy, loss, now);
     let closed_before = match account {
         Some(_) => clocks.closed_before,
         None => closing::limit(policy, now),
@@ -264,14 +270,14 @@ pub fn worth_a_probe(
 pub(super) fn probe(world: &mut World, key: &OperationKey, mint: MintTime) -> Decided<Reply> {
     let kept = Kept::of(world.operation(key, Access::Read)?);
     let account = world.account(&key.account)?.cloned();
-    let (policy, now) = (world.policy(&key.account)?, world.now());
+    let (policy, loss, now) = (world.policy(&key.account)?, world.loss(), world.now());
     let account = match account {
-        None if kept == Kept::Nothing && worth_a_probe(mint, None, &policy, now) => {
+        None if kept == Kept::Nothing && worth_a_probe(mint, None, &policy, loss, now) => {
             Some(ensure_account(world, &key.account)?)
         }
         account => account,
     };
-    let clocks = Clocks::of(account.as_ref(), &policy, now);
+    let clocks = Clocks::of(account.as_ref(), &policy, loss, now);
     Ok(Reply::Probed(Box::new(of(kept, mint, &clocks, Probe::Free))))
 }
 
@@ -340,9 +346,9 @@ mod tests {
         let account = AccountRow {
             evidence_floor: floor,
             closed_before,
-            ..AccountRow::new(Account::from_stored("a"), &policy, NOW)
+            ..AccountRow::new(Account::from_stored("a"), &policy, Loss::NONE, NOW)
         };
-        let clocks = Clocks::of(Some(&account), &policy, NOW);
+        let clocks = Clocks::of(Some(&account), &policy, Loss::NONE, NOW);
         let mut line = String::new();
         for point in points() {
             if !line.is_empty() {
@@ -354,7 +360,7 @@ mod tests {
                 assert_eq!(answer, of(kept, opaque, &clocks, probe), "whatever kind of id it is");
                 if kept == Kept::Nothing {
                     // Who submits has the lock: the same row, whatever a look-up could prove.
-                    let admitted = admit(uuid, Some(&account), &policy, NOW);
+                    let admitted = admit(uuid, Some(&account), &policy, Loss::NONE, NOW);
                     let reason =
                         |admitted: Result<(), Refusal>| admitted.err().map(|no| no.reason());
                     assert_eq!(reason(admitted), reason(answer.clone().admitted()));
@@ -415,20 +421,20 @@ mod tests {
     #[test]
     fn where_nothing_was_deleted_no_evidence_has_expired() {
         let policy = Policy::default();
-        let row = AccountRow::new(Account::from_stored("a"), &policy, NOW);
+        let row = AccountRow::new(Account::from_stored("a"), &policy, Loss::NONE, NOW);
         // The year 1, before 1970, 1970 itself, and a moment after it.
         for millis in [-62_135_596_800_000, -1, 0, 1] {
             let mint = MintTime::from_millis(millis);
             for account in [None, Some(&row)] {
-                let refusal = admit(mint, account, &policy, NOW).expect_err("too old");
+                let refusal = admit(mint, account, &policy, Loss::NONE, NOW).expect_err("too old");
                 assert_eq!(refusal.reason(), "ADMISSION_CLOSED", "{millis}");
-                let refusal = refuse_absent(mint, account, &policy, NOW);
+                let refusal = refuse_absent(mint, account, &policy, Loss::NONE, NOW);
                 let Refusal::NoSuchOperation { standing, closed } = refusal else {
                     panic!("{refusal:?}")
                 };
                 assert_eq!(standing, Standing::NotAcceptedYet, "nobody tried the lock");
                 assert_eq!(closed.expect("closed").reason(), "ADMISSION_CLOSED");
-                assert!(worth_a_probe(mint, account, &policy, NOW));
+                assert!(worth_a_probe(mint, account, &policy, Loss::NONE, NOW));
             }
         }
     }
@@ -438,7 +444,7 @@ mod tests {
         let policy = Policy::default();
         let row = AccountRow {
             evidence_floor: NOW - Span::days(60),
-            ..AccountRow::new(Account::from_stored("a"), &policy, NOW)
+            ..AccountRow::new(Account::from_stored("a"), &policy, Loss::NONE, NOW)
         };
         let limit = policy.admission_window + closing::MARGIN;
         for (age, worth) in [
@@ -451,11 +457,15 @@ mod tests {
         ] {
             let mint = MintTime::from_timestamp(NOW - age);
             for account in [None, Some(&row)] {
-                assert_eq!(worth_a_probe(mint, account, &policy, NOW), worth, "{age:?}");
+                assert_eq!(
+                    worth_a_probe(mint, account, &policy, Loss::NONE, NOW),
+                    worth,
+                    "{age:?}"
+                );
             }
         }
         let below_the_floor = MintTime::from_timestamp(NOW - Span::days(60));
-        assert!(!worth_a_probe(below_the_floor, Some(&row), &policy, NOW));
+        assert!(!worth_a_probe(below_the_floor, Some(&row), &policy, Loss::NONE, NOW));
     }
 
     #[test]
@@ -464,7 +474,7 @@ mod tests {
         let row = AccountRow {
             closed_before: Timestamp::BEGINNING,
             evidence_floor: NOW - Span::days(60),
-            ..AccountRow::new(Account::from_stored("a"), &policy, NOW)
+            ..AccountRow::new(Account::from_stored("a"), &policy, Loss::NONE, NOW)
         };
         for (age, reason, recovery) in [
             (Span(0), "NO_SUCH_OPERATION", RecoveryAction::ResubmitSameId),
@@ -473,7 +483,7 @@ mod tests {
             (Span::days(61), "EVIDENCE_EXPIRED", RecoveryAction::ReadCurrentState),
         ] {
             let mint = MintTime::from_timestamp(NOW - age);
-            let refusal = refuse_absent(mint, Some(&row), &policy, NOW);
+            let refusal = refuse_absent(mint, Some(&row), &policy, Loss::NONE, NOW);
             assert_eq!((refusal.reason(), refusal.recovery()), (reason, recovery));
         }
     }

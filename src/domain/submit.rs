@@ -113,7 +113,7 @@ fn first(world: &mut World, submit: &Submit) -> Decided<Submitted> {
     check_result(submit, &policy)?;
     check_start_deadline(submit, &policy)?;
     let account = world.account(&submit.key.account)?.cloned();
-    standing::admit(submit.mint_time, account.as_ref(), &policy, world.now())?;
+    standing::admit(submit.mint_time, account.as_ref(), &policy, world.loss(), world.now())?;
     if let Some(inbox) = &submit.inbox {
         let key = InboxKey { account: submit.key.account.clone(), inbox: inbox.clone() };
         take_slot(world, &key, &policy)?;
@@ -160,7 +160,7 @@ pub(super) fn ensure_account(
     if let Some(row) = world.account(account)? {
         return Ok(row.clone());
     }
-    let row = AccountRow::new(account.clone(), world.defaults(), world.now());
+    let row = AccountRow::new(account.clone(), world.defaults(), world.loss(), world.now());
     world.put_account(row.clone())?;
     Ok(row)
 }

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use self::{
-    changes::{Changes, Payload},
+    changes::{Changes, LifeChange, Payload},
     edits::Undo,
     needs::{Access, Body, Need, Unloaded, unloaded},
     rows::{Row, Rows},
@@ -32,6 +32,7 @@ use super::{
     command::Command,
     delivery::{Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::Document,
+    epoch::{Life, Loss},
     ids::{Account, ConsumerId, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
@@ -61,6 +62,17 @@ pub struct Surroundings {
     pub jitter: u64,
     /// Streams of this replica, by inbox.
     pub attached: BTreeMap<InboxKey, Attached>,
+    /// What the store may have lost, by its row.
+    pub loss: Loss,
+}
+
+impl Surroundings {
+    /// Those of work that is no caller's: nobody is attached, and nothing is random. The store sets
+    /// the clock, and what it may have lost.
+    pub fn of(policy: Policy) -> Self {
+        let (now, attached) = (Timestamp::default(), BTreeMap::new());
+        Surroundings { now, policy, jitter: 0, attached, loss: Loss::NONE }
+    }
 }
 
 /// The rows of one batch. See the module's comment.
@@ -83,6 +95,7 @@ pub struct World {
     oldest_kept: BTreeMap<InboxKey, Found>,
     audit: Vec<AuditRow>,
     trails: BTreeSet<OperationKey>,
+    life: Option<LifeChange>,
     handed: Vec<DeliveryKey>,
     follow_ups: Vec<Command>,
     undo: Vec<Undo>,
@@ -109,6 +122,7 @@ impl World {
             oldest_kept: BTreeMap::new(),
             audit: Vec::new(),
             trails: BTreeSet::new(),
+            life: None,
             handed: Vec::new(),
             follow_ups: Vec::new(),
             undo: Vec::new(),
@@ -153,11 +167,21 @@ impl World {
         self.surroundings.now = now;
     }
 
+    /// Sets what the store may have lost, which the store reads with the rows.
+    pub fn set_loss(&mut self, loss: Loss) {
+        self.surroundings.loss = loss;
+    }
+
     // ---- what rules see ----
 
     /// The store's clock.
     pub fn now(&self) -> Timestamp {
         self.surroundings.now
+    }
+
+    /// What the store may have lost, of accounts and inboxes without a row.
+    pub fn loss(&self) -> Loss {
+        self.surroundings.loss
     }
 
     /// What holds where an account has no setting of its own; and the lease of a consumer.
@@ -252,6 +276,11 @@ impl World {
         self.deliveries.get(key).ok_or_else(|| unloaded(Need::Delivery(key.clone())))
     }
 
+    /// Changes the store's own row. Only a mark does, which is never taken back.
+    pub fn change_life(&mut self, before: Life, after: Life) {
+        self.life = Some(LifeChange { before, after });
+    }
+
     // ---- what comes out ----
 
     /// The deliveries handed to attached streams, in order, with their operations.
@@ -330,6 +359,7 @@ impl World {
             deliveries: self.deliveries.into_changes(),
             audit: self.audit,
             trails: self.trails.into_iter().collect(),
+            life: self.life,
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     domain::{
         command::{Command, Decided, Halt, Reply},
         delivery::{Delivery, InboxKey},
+        epoch::Loss,
         ids::{Account, Timestamp},
         lock::TargetKey,
         operation::{Operation, OperationKey},
@@ -37,7 +38,7 @@ use crate::{
         },
     },
     engine::seams::Stopwatch,
-    store::{BatchName, Committed, HeldIds, Settled, Touches, TransactError, Transaction},
+    store::{BatchName, Committed, HeldIds, Purpose, Settled, Touches, TransactError, Transaction},
     telemetry::{self, Settlement},
 };
 
@@ -233,7 +234,7 @@ fn transaction(shared: &Shared, batch: &[Queued], name: BatchName) -> Transactio
         let time = TimeLeft { watch: seams.stopwatch(), max: decide_max, spent: false };
         decide_all(world, held, &commands, decide, time)
     });
-    Transaction { batch: name, needs, surroundings, decide }
+    Transaction { batch: name, needs, surroundings, purpose: Purpose::Serve, decide }
 }
 
 /// What a transaction is given besides rows.
@@ -242,11 +243,12 @@ pub(super) fn surroundings(
     attached: BTreeMap<InboxKey, Attached>,
 ) -> Surroundings {
     Surroundings {
-        // The store sets the clock when it holds the locks.
+        // The store sets the clock when it holds the locks, and tells what it may have lost.
         now: Timestamp::default(),
         policy: shared.policy.clone(),
         jitter: shared.seams.random(),
         attached,
+        loss: Loss::NONE,
     }
 }
 

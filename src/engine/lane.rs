@@ -267,7 +267,8 @@ fn after_fault(shared: &Shared, part: Part, fault: Fault) -> Vec<Part> {
         }
         Fault::Unavailable(error) => {
             tracing::warn!(error, commands = commands.len(), "the store cannot be reached");
-            refuse(commands, &Refusal::StoreUnavailable { retry: RETRY_LATER });
+            let retry = shared.backend.wait().unwrap_or(RETRY_LATER);
+            refuse(commands, &Refusal::StoreUnavailable { retry });
             Vec::new()
         }
         Fault::Fatal(error) => {

@@ -56,7 +56,7 @@ use crate::{
         world::needs::Needs,
     },
     engine::seams::Seams,
-    store::{BatchName, Committed, ReadError, Settled, Store, TransactError, Transaction},
+    store::{BatchName, Committed, Purpose, ReadError, Settled, Store, TransactError, Transaction},
     telemetry,
     wake::Wake,
 };
@@ -230,6 +230,7 @@ impl Engine {
             batch: BatchName { bucket: 0, id, replica },
             needs: Needs::default(),
             surroundings: batch::surroundings(shared, BTreeMap::new()),
+            purpose: Purpose::Serve,
             decide: Box::new(|_, _| ()),
         };
         // A batch without changes writes nothing, but settling a name always writes its row.
@@ -239,6 +240,11 @@ impl Engine {
         }
         shared.stores.store(tried.is_ok(), Ordering::Relaxed);
         tracing::debug!(stores = tried.is_ok(), "tried to store");
+    }
+
+    /// The name under which this engine's batches are written.
+    pub fn replica(&self) -> [u8; 16] {
+        self.shared.replica
     }
 
     /// What this engine has done since it started.
@@ -328,6 +334,15 @@ impl Backend {
             Backend::Store(store) => store.transact(transaction).await,
             #[cfg(test)]
             Backend::Scripted(store) => store.transact(transaction).await,
+        }
+    }
+
+    /// When a store that takes no writes is likely to take them again, if it knows.
+    fn wait(&self) -> Option<Span> {
+        match self {
+            Backend::Store(store) => store.wait(),
+            #[cfg(test)]
+            Backend::Scripted(_) => None,
         }
     }
 

@@ -134,7 +134,7 @@ impl ScriptedStore {
         transaction: Transaction<R>,
         purpose: Purpose,
     ) -> (Step, Option<Committed<R>>) {
-        let Transaction { batch, needs, surroundings, decide } = transaction;
+        let Transaction { batch, needs, surroundings, decide, .. } = transaction;
         let number = self.log.all().len();
         let step = (self.script)(Seen { number, needs: &needs, purpose });
         let mut world = World::new(surroundings);

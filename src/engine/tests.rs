@@ -438,6 +438,7 @@ fn only_news_wakes_anyone() {
         policy: Policy::default(),
         jitter: 0,
         attached: Default::default(),
+        loss: crate::domain::epoch::Loss::NONE,
     };
     let mut world = World::new(surroundings);
     let (first, second) = (operation_key("a", "op-1"), operation_key("a", "op-2"));

@@ -4,15 +4,17 @@
 //! decision, writes every change it returned, and says honestly how the commit ended. All SQL of
 //! the crate stands below this folder.
 
+mod marks;
 pub mod postgres;
 pub mod query;
 pub mod sqlite;
 pub mod verify;
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use crate::domain::{
-    ids::Timestamp,
+    epoch::{Life, Loss},
+    ids::{Span, Timestamp},
     operation::OperationKey,
     world::{Surroundings, World, needs::Needs},
 };
@@ -43,6 +45,8 @@ pub struct Transaction<R> {
     pub needs: Needs,
     /// What the world is given besides rows; the store sets the clock.
     pub surroundings: Surroundings,
+    /// What for: a mark runs while nobody is served.
+    pub purpose: Purpose,
     /// What to decide.
     pub decide: Decide<R>,
 }
@@ -115,6 +119,15 @@ pub enum ReadError {
 #[error("{0}")]
 pub struct OpenError(pub String);
 
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve: a store that must not serve as it is does not open.
+    Serve,
+    /// To mark it ([`crate::epochs`]), or only to look at it: whatever it is, it opens.
+    Mark,
+}
+
 /// What is the same for every transaction of a store's life.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreFacts {
@@ -122,6 +135,23 @@ pub struct StoreFacts {
     pub epoch: String,
     /// The key that authenticates tokens, 32 bytes, kept in the store.
     pub token_key: [u8; 32],
+    /// What it may have lost.
+    pub loss: Loss,
+}
+
+/// Refuses a store whose mark was cut.
+///
+/// # Errors
+/// [`OpenError`] that says to run the mark again.
+pub(in crate::store) fn refuse_half_marked(life: &Life) -> Result<(), OpenError> {
+    match life.mark {
+        None => Ok(()),
+        Some(_) => Err(OpenError(
+            "the store is marked half way: a restore-mark was cut; run `receiptd restore-mark` \
+             on it again, which goes on where it was"
+                .into(),
+        )),
+    }
 }
 
 /// Without the key: whoever has it makes tokens for every inbox.
@@ -173,8 +203,8 @@ impl Store {
         }
     }
 
-    /// What the store is.
-    pub fn facts(&self) -> &StoreFacts {
+    /// What the store is now: on PostgreSQL a mark may change it while it is open.
+    pub fn facts(&self) -> Arc<StoreFacts> {
         match self {
             Store::Sqlite(store) => store.facts(),
             Store::Postgres(store) => store.facts(),
@@ -186,6 +216,15 @@ impl Store {
         match self {
             Store::Sqlite(store) => store.is_new(),
             Store::Postgres(store) => store.is_new(),
+        }
+    }
+
+    /// How long writes may still be refused because a failover is judged or a mark is carried out,
+    /// as far as that is known.
+    pub fn wait(&self) -> Option<Span> {
+        match self {
+            Store::Sqlite(_) => None,
+            Store::Postgres(store) => store.wait(),
         }
     }
 
@@ -204,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_key_of_the_tokens_never_shows() {
-        let facts = StoreFacts { epoch: "e".to_owned(), token_key: [177; 32] };
+        let facts = StoreFacts { epoch: "e".to_owned(), token_key: [177; 32], loss: Loss::NONE };
         assert!(!format!("{facts:?}").contains("177"));
     }
 }

@@ -46,6 +46,8 @@ pub(super) type StoreWork<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) struct Start {
     /// The token's position; absent without a token.
     pub(super) position: Option<i64>,
+    /// Which life of the store this is.
+    pub(super) epoch: String,
     /// The inbox as it was then.
     pub(super) opened: Inbox,
     /// The consumer with its epoch.
@@ -83,6 +85,8 @@ enum Event {
 pub(super) struct Life {
     pub(super) engine: Engine,
     pub(super) inbox: InboxKey,
+    /// The life of the store that it began in, and ends with.
+    pub(super) epoch: String,
     pub(super) consumer: Consumer,
     settings: StreamSettings,
     shutdown: CancellationToken,
@@ -128,12 +132,13 @@ impl Life {
         watch: Watch,
         sender: mpsc::Sender<Item>,
     ) -> Self {
-        let Start { position, opened, consumer, policy, granted, end } = start;
+        let Start { position, epoch, opened, consumer, policy, granted, end } = start;
         let now = Instant::now();
         let age = end.unwrap_or_else(|| now + settings.age(engine.seams().random()));
         let lease = engine.defaults().consumer_lease.to_std();
         Life {
             inbox: opened.key.clone(),
+            epoch,
             progress: Progress::new(opened.start(position), &opened, consumer.window),
             store_clock: StoreClock::read(consumer.open_time),
             consumer,
@@ -202,6 +207,7 @@ impl Life {
         };
         self.send(opened).await?;
         self.timers.next_heartbeat(Instant::now(), self.settings.heartbeat.to_std());
+        self.tell_skipped().await?;
         self.settle().await
     }
 
@@ -380,7 +386,7 @@ impl Life {
         let token = ResumeToken {
             inbox: self.inbox.clone(),
             generation: self.known.generation,
-            store_epoch: facts.epoch.clone(),
+            store_epoch: self.epoch.clone(),
             position: self.progress.position(),
         };
         token.seal(&facts.token_key)

@@ -15,7 +15,10 @@ use super::{
     progress::is_straight,
     work::{OPEN, OWED_PAGE},
 };
-use crate::domain::inbox::Inbox;
+use crate::domain::{
+    epoch::{Skipped, unskipped},
+    inbox::Inbox,
+};
 
 /// Lost deliveries in one read.
 const LOST_PAGE: i64 = 500;
@@ -124,12 +127,30 @@ impl Life {
         Ok(row.map_or(self.known.kept_from, |row| row.kept_from) - 1)
     }
 
+    /// Tells the numbers after the position that marks of the store passed over. There will be no
+    /// more of them: a mark ends the stream.
+    pub(super) async fn tell_skipped(&mut self) -> Result<(), End> {
+        let position = self.progress.position();
+        for Skipped { first, last } in self.known.skipped.clone() {
+            if last > position {
+                let first = first.max(position + 1);
+                self.progress.skip(first, last);
+                let cause = GapCause::Restored;
+                self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Tells a range whose rows are gone, acked or not, but for what was shown here: that is
-    /// withdrawn, unless its client acked it.
+    /// withdrawn, unless its client acked it. What never had any rows is told already.
     async fn tell_purged(&mut self, first: i64, last: i64) -> Result<(), End> {
         self.purged_told = last;
         let cause = GapCause::Purged;
-        for (first, last) in self.progress.untold(first, last) {
+        let skipped = self.known.skipped.clone();
+        let untold = self.progress.untold(first, last);
+        let gone = untold.into_iter().flat_map(|(first, last)| unskipped(first, last, &skipped));
+        for (first, last) in gone.collect::<Vec<_>>() {
             self.send(Frame::Gap { first, last, cause, operation_ids: Vec::new() }).await?;
         }
         Ok(())

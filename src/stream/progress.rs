@@ -150,6 +150,11 @@ impl Progress {
         self.told.add(range.first, range.last);
     }
 
+    /// A range without deliveries was told.
+    pub(super) fn skip(&mut self, first: i64, last: i64) {
+        self.told.add(first, last);
+    }
+
     /// A delivery goes out with the next frame.
     pub(super) fn show(&mut self, sequence: i64) {
         self.shown.insert(sequence);

@@ -9,7 +9,7 @@ use crate::domain::{
 };
 
 pub(super) fn inbox() -> Inbox {
-    Inbox::new(inbox_key(), Timestamp(0))
+    Inbox::new(inbox_key(), 0, Timestamp(0))
 }
 
 fn inbox_key() -> InboxKey {

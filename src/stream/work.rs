@@ -73,13 +73,26 @@ impl Life {
         &mut self,
         read: StoreWork<Result<T, ReadError>>,
     ) -> Result<T, Fault> {
-        Ok(self.attend(read).await?.map_err(unreadable)?)
+        let read = self.attend(read).await?;
+        self.same_life()?;
+        Ok(read.map_err(unreadable)?)
     }
 
     /// Runs a command, living on meanwhile.
     async fn run_command(&mut self, command: Command) -> Result<Result<Reply, Refusal>, End> {
         let engine = self.engine.clone();
-        self.attend(Box::pin(async move { engine.run(command).await })).await
+        let reply = self.attend(Box::pin(async move { engine.run(command).await })).await?;
+        self.same_life()?;
+        Ok(reply)
+    }
+
+    /// Ends a stream that a mark of its store has overtaken: its numbers and its position belong to
+    /// the life before.
+    fn same_life(&self) -> Result<(), End> {
+        match self.engine.store().facts().epoch == self.epoch {
+            true => Ok(()),
+            false => Err(End::Refused(Box::new(Refusal::StoreEpochChanged))),
+        }
     }
 
     /// Reads the inbox row: the truth behind a hint.
@@ -382,6 +395,7 @@ impl Life {
 
     /// Sends what submits put in flight to us, together with whatever else is queued by now.
     pub(super) async fn send_handed(&mut self, first: Handed) -> Result<(), End> {
+        self.same_life()?;
         let mut results = first;
         while let Some(more) = self.handed.as_mut().and_then(|handed| handed.try_recv().ok()) {
             results.extend(more);

@@ -167,6 +167,7 @@ impl Memory {
             policy: self.policy.clone(),
             jitter: self.jitter,
             attached: self.attached.clone(),
+            loss: receiptd::domain::epoch::Loss::NONE,
         });
         for (key, access) in &needs.operations {
             world.load_operation(key.clone(), *access, self.operations.get(key).cloned());

@@ -105,6 +105,72 @@ impl Postgres {
         process.wait(PATIENCE).expect("it ends soon after SIGQUIT");
     }
 
+    /// Stops it as `pg_ctl stop` does: whatever follows it gets everything first.
+    pub fn stop_well(&self) {
+        let mut process = self.process();
+        process.signal(Signal::INT);
+        process.wait(PATIENCE).expect("it ends soon after SIGINT");
+    }
+
+    /// Another server on a copy of the directory of this one, which does not run: a backup.
+    pub fn copied(&self) -> &'static Postgres {
+        let installed = self.installed.beside();
+        let output = Command::new("cp")
+            .arg("-a")
+            .arg(self.installed.directory.join("data"))
+            .arg(&installed.directory)
+            .output()
+            .expect("cp is there on every Unix");
+        assert!(output.status.success(), "{output:?}");
+        serve(installed)
+    }
+
+    /// A standby that follows this one. Returns when it takes connections that read.
+    pub fn standby(&self) -> &'static Postgres {
+        let installed = self.installed.beside();
+        let url = self.url("postgres", self.port);
+        let output = command(&installed.binaries.join("pg_basebackup"), installed.user)
+            .args(["-d", &url, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-D"])
+            .arg(installed.directory.join("data"))
+            .current_dir(&installed.directory)
+            .stdin(Stdio::null())
+            .output()
+            .expect("pg_basebackup starts");
+        assert!(output.status.success(), "{output:?}");
+        serve(installed)
+    }
+
+    /// Promotes a standby. Returns when it takes writes.
+    pub fn promote(&self) {
+        let Installed { binaries, user, directory } = &self.installed;
+        let output = command(&binaries.join("pg_ctl"), *user)
+            .args(["promote", "-w", "-D"])
+            .arg(directory.join("data"))
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .output()
+            .expect("pg_ctl starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Copies a schema with everything in it into a database of another server, as a dump does.
+    pub fn dump_into(&self, name: &str, other: &Postgres, other_name: &str) {
+        let program = |name: &str| self.installed.binaries.join(name);
+        let file = other.installed.directory.join(format!("{other_name}.sql"));
+        let dump = command(&program("pg_dump"), None)
+            .args(["-d", &self.url(name, self.port), "-f"])
+            .arg(&file)
+            .output()
+            .expect("pg_dump starts");
+        assert!(dump.status.success(), "{dump:?}");
+        let load = command(&program("psql"), None)
+            .args(["-q", "-v", "ON_ERROR_STOP=1", "-d", &other.url(other_name, other.port), "-f"])
+            .arg(&file)
+            .output()
+            .expect("psql starts");
+        assert!(load.status.success(), "{load:?}");
+    }
+
     /// Starts it again with what it had made durable. Returns when it takes connections.
     pub fn start_again(&self) {
         let start = Instant::now();
@@ -153,19 +219,38 @@ fn start() -> Option<Postgres> {
         return None;
     };
     let user = unprivileged();
-    let directory = TempDir::with_prefix("receiptd-postgres-").expect("a temporary directory");
-    if let Some((uid, gid)) = user {
-        chown(directory.path(), Some(uid), Some(gid)).expect("root may change an owner");
-    }
-    let directory = directory.keep();
-    let installed = Installed { binaries, user, directory };
+    let installed = Installed::in_a_new_directory(binaries, user);
     initialise(&installed);
+    Some(serve_on_a_free_port(installed))
+}
+
+impl Installed {
+    fn in_a_new_directory(binaries: PathBuf, user: Option<(u32, u32)>) -> Installed {
+        let directory = TempDir::with_prefix("receiptd-postgres-").expect("a temporary directory");
+        if let Some((uid, gid)) = user {
+            chown(directory.path(), Some(uid), Some(gid)).expect("root may change an owner");
+        }
+        Installed { binaries, user, directory: directory.keep() }
+    }
+
+    /// The same with an empty directory.
+    fn beside(&self) -> Installed {
+        Installed::in_a_new_directory(self.binaries.clone(), self.user)
+    }
+}
+
+/// A server for one test on a directory that is there.
+fn serve(installed: Installed) -> &'static Postgres {
+    Box::leak(Box::new(serve_on_a_free_port(installed)))
+}
+
+fn serve_on_a_free_port(installed: Installed) -> Postgres {
     // The port is free now; another process could still take it before the server does.
     for _ in 0..5 {
         let port = free_port();
         if let Some(process) = launch(&installed, port) {
             let (databases, process) = (AtomicU64::new(0), Mutex::new(process));
-            return Some(Postgres { port, installed, databases, process });
+            return Postgres { port, installed, databases, process };
         }
     }
     panic!("PostgreSQL does not start:\n{}", log(&installed.directory));
@@ -260,7 +345,7 @@ fn launch(installed: &Installed, port: u16) -> Option<Owned> {
     while process.ended().is_none() {
         assert!(start.elapsed() < PATIENCE, "PostgreSQL does not answer:\n{}", log(directory));
         if TcpStream::connect(("127.0.0.1", port)).is_ok()
-            && log(directory).contains("ready to accept connections")
+            && log(directory).contains("ready to accept")
         {
             return Some(process);
         }

@@ -200,7 +200,7 @@ pub fn frame(
             last_sequence: last,
             cause: gap_cause(cause).into(),
             operation_ids: operation_ids.iter().map(ToString::to_string).collect(),
-            list_operations: (cause == GapCause::Purged).then(|| {
+            list_operations: matches!(cause, GapCause::Purged | GapCause::Restored).then(|| {
                 let inbox = inbox.as_str().to_owned();
                 Box::new(proto::ListOperationsRequest { inbox, ..Default::default() })
             }),
@@ -252,6 +252,7 @@ fn gap_cause(cause: GapCause) -> proto::GapCause {
         GapCause::Expired => proto::GapCause::Expired,
         GapCause::Dead => proto::GapCause::Dead,
         GapCause::Purged => proto::GapCause::Purged,
+        GapCause::Restored => proto::GapCause::Restored,
     }
 }
 

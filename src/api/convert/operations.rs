@@ -326,7 +326,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
         AuditKind::Sealed => proto::OperationEventKind::Sealed,
         // Never in an operation's trail.
-        AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised => {
+        AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised | AuditKind::StoreMarked => {
             proto::OperationEventKind::Unspecified
         }
     };

@@ -117,7 +117,7 @@ impl Story {
             | AuditKind::Dead
             | AuditKind::AckedLate
             | AuditKind::Redriven => self.deliver(event, time),
-            AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised => {
+            AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised | AuditKind::StoreMarked => {
                 Err("nothing of an account in an operation's chain")
             }
         }

@@ -6,6 +6,7 @@ use crate::domain::{
     audit::AuditRow,
     delivery::Delivery,
     document::Document,
+    epoch::Life,
     inbox::{AccountRow, Inbox},
     lock::Lock,
     operation::{Operation, OperationKey, PayloadKind},
@@ -54,6 +55,15 @@ pub struct Payload {
     pub body: Bytes,
 }
 
+/// The store's own row before and after.
+#[derive(Debug, Clone)]
+pub struct LifeChange {
+    /// As it has to stand.
+    pub before: Life,
+    /// As it is to be stored.
+    pub after: Life,
+}
+
 /// Everything a batch decided, in lock order: what `save` writes.
 #[derive(Debug, Clone)]
 pub struct Changes {
@@ -78,6 +88,8 @@ pub struct Changes {
     pub audit: Vec<AuditRow>,
     /// Operations whose audit chain goes.
     pub trails: Vec<OperationKey>,
+    /// The store's own row: of marks alone.
+    pub life: Option<LifeChange>,
 }
 
 impl Changes {
@@ -93,6 +105,7 @@ impl Changes {
             && self.deliveries.is_empty()
             && self.audit.is_empty()
             && self.trails.is_empty()
+            && self.life.is_none()
     }
 
     /// How many rows are sent to the store (the row budget counts them).
@@ -107,5 +120,6 @@ impl Changes {
             + self.deliveries.len()
             + self.audit.len()
             + self.trails.len()
+            + usize::from(self.life.is_some())
     }
 }

@@ -7,23 +7,28 @@
 
 use super::{
     errors,
+    guard::timeline,
     session::{Call, Session, Statements},
 };
-use crate::store::OpenError;
+use crate::{domain::epoch::Server, store::OpenError};
 
 /// The oldest server that works: contract of the schema and of its statements.
 const VERSION_MIN: i32 = 150_000;
 
-const SETTINGS: &str = "SELECT current_setting('server_version_num')::int,
+const SETTINGS: &str = concat!(
+    "SELECT current_setting('server_version_num')::int,
     current_setting('fsync'), current_setting('full_page_writes'),
     current_setting('synchronous_commit'), pg_is_in_recovery(),
-    current_setting('server_encoding')";
+    current_setting('server_encoding'),
+    (SELECT system_identifier FROM pg_control_system()), ",
+    timeline!()
+);
 
-/// Asks for everything that matters in one statement.
+/// Asks for everything that matters in one statement; tells which server it is.
 ///
 /// # Errors
 /// What to change.
-pub(super) async fn settings(session: &Session, how: Statements) -> Result<(), OpenError> {
+pub(super) async fn settings(session: &Session, how: Statements) -> Result<Server, OpenError> {
     let unknown = |error: &tokio_postgres::Error| {
         OpenError(format!("cannot check PostgreSQL's settings: {}", errors::words(error)))
     };
@@ -39,7 +44,10 @@ pub(super) async fn settings(session: &Session, how: Statements) -> Result<(), O
     };
     match refusal(version, &text(1)?, &text(2)?, &synchronous_commit, in_recovery, &text(5)?) {
         Some(refusal) => Err(OpenError(refusal)),
-        None => Ok(()),
+        None => Ok(Server {
+            system: row.try_get(6).map_err(|error| unknown(&error))?,
+            timeline: row.try_get(7).map_err(|error| unknown(&error))?,
+        }),
     }
 }
 

@@ -13,7 +13,11 @@ use super::{
     session::{Call, Session, value},
 };
 use crate::{
-    domain::ids::Timestamp,
+    domain::{
+        epoch::Life,
+        ids::Timestamp,
+        record::{pack_life, unpack_life},
+    },
     engine::seams::Seams,
     store::{OpenError, StoreFacts},
 };
@@ -216,24 +220,25 @@ fn compare(applied: &[(i32, Vec<u8>)], migrations: &[Migration]) -> Result<(), O
 }
 
 const MAKE_FACTS: &str = "INSERT INTO receiptd.store_facts (bucket, account, name, value)
-    VALUES (0, '', 'epoch', $1::bytea), (0, '', 'token_key', $2::bytea)
+    VALUES (0, '', 'life', $1::bytea), (0, '', 'token_key', $2::bytea)
     ON CONFLICT DO NOTHING";
 
 async fn make_facts(session: &Session, seams: &Seams) -> Result<(), tokio_postgres::Error> {
     let epoch = uuid::Builder::from_random_bytes(seams.random_bytes()).into_uuid().to_string();
     let token_key: [u8; 32] = seams.random_bytes();
-    let parameters = vec![value(epoch.into_bytes()), value(token_key.to_vec())];
+    let life = pack_life(&Life::first(epoch, session.server()));
+    let parameters = vec![value(life), value(token_key.to_vec())];
     session.query(Call { sql: MAKE_FACTS, parameters }).await.map(drop)
 }
 
-const FACTS: &str =
-    "SELECT name, value FROM receiptd.store_facts WHERE bucket = 0 AND account = ''";
+const FACTS: &str = "SELECT name, value FROM receiptd.store_facts WHERE bucket = 0 AND account = ''
+     AND name IN ('life', 'token_key')";
 
 /// Reads what the store is.
 ///
 /// # Errors
 /// [`OpenError`] if that cannot be read.
-pub(super) async fn facts(session: &Session) -> Result<StoreFacts, OpenError> {
+pub(super) async fn facts(session: &Session) -> Result<(StoreFacts, Life), OpenError> {
     let rows = session.query(Call { sql: FACTS, parameters: Vec::new() }).await;
     let rows = rows.map_err(|error| cannot(&error))?;
     let fact = |name: &str| {
@@ -243,8 +248,11 @@ pub(super) async fn facts(session: &Session) -> Result<StoreFacts, OpenError> {
             .ok_or_else(|| OpenError(format!("receiptd.store_facts has no {name}")))
     };
     let unreadable = |name: &str| OpenError(format!("{name} in receiptd.store_facts is damaged"));
-    Ok(StoreFacts {
-        epoch: String::from_utf8(fact("epoch")?).map_err(|_| unreadable("epoch"))?,
+    let life = unpack_life(&fact("life")?).map_err(|_| unreadable("life"))?;
+    let facts = StoreFacts {
+        epoch: life.epoch.clone(),
         token_key: fact("token_key")?.try_into().map_err(|_| unreadable("token_key"))?,
-    })
+        loss: life.loss,
+    };
+    Ok((facts, life))
 }

@@ -10,15 +10,19 @@
 mod check;
 mod dump;
 mod errors;
+mod guard;
 mod listen;
 mod load;
 mod load_statements;
+mod marks;
+mod memory;
 mod migrate;
 mod pool;
 mod pooled;
 mod read;
 mod read_due;
 mod read_lists;
+mod replicas;
 mod rows;
 mod save;
 mod save_statements;
@@ -36,9 +40,14 @@ pub use load::claim_hash;
 pub use migrate::{MigrationReport, migrate};
 pub use pool::{DirectUrl, Migrations, Pooler, PostgresOptions};
 pub use read_due::due_from;
+pub use replicas::Glance;
 
-use self::pool::{Connections, Connector};
-use super::{OpenError, StoreFacts};
+use self::{
+    guard::Guard,
+    memory::Memory,
+    pool::{Connections, Connector},
+};
+use super::{OpenError, Purpose, StoreFacts, refuse_half_marked};
 use crate::engine::seams::Seams;
 
 /// How often closing looks whether all connections are back: short beside a transaction.
@@ -54,7 +63,8 @@ struct Inner {
     reads: Connections,
     upkeep: Connections,
     is_new: bool,
-    facts: StoreFacts,
+    guard: Guard,
+    memory: Memory,
     seams: Seams,
     options: PostgresOptions,
 }
@@ -87,7 +97,14 @@ impl PostgresStore {
                 false
             }
         };
-        let facts = migrate::facts(&session).await?;
+        let (facts, life) = migrate::facts(&session).await?;
+        let server = session
+            .server()
+            .ok_or_else(|| OpenError("PostgreSQL did not say which server it is".into()))?;
+        if options.purpose == Purpose::Serve {
+            guard::refuse_mismatch(server, &life)?;
+            refuse_half_marked(&life)?;
+        }
         if options.direct_url.is_some() {
             pooled::refuse_other_store(&facts, &connector).await?;
         }
@@ -95,13 +112,15 @@ impl PostgresStore {
         let reads = Connections::new(&connector, options.read_connections, &options)?;
         let upkeep = Connections::new(&connector, options.upkeep_connections, &options)?;
         let seams = seams.clone();
-        let inner = Inner { direct, writes, reads, upkeep, is_new, facts, seams, options };
+        let memory = Memory::default();
+        let guard = Guard::new(life, server, facts, options.purpose);
+        let inner = Inner { direct, writes, reads, upkeep, is_new, guard, memory, seams, options };
         Ok(PostgresStore(Arc::new(inner)))
     }
 
-    /// What the store is.
-    pub fn facts(&self) -> &StoreFacts {
-        &self.0.facts
+    /// What the store is now.
+    pub fn facts(&self) -> Arc<StoreFacts> {
+        self.0.guard.facts()
     }
 
     /// Whether this opening created the schema.
@@ -127,7 +146,7 @@ impl PostgresStore {
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The connection string holds a password.
-        f.debug_struct("PostgresStore").field("epoch", &self.0.facts.epoch).finish_non_exhaustive()
+        f.debug_struct("PostgresStore").field("epoch", &self.facts().epoch).finish_non_exhaustive()
     }
 }
 

@@ -26,9 +26,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{
     check, errors,
+    guard::Met,
     session::{Session, Statements},
 };
-use crate::{engine::seams::Seams, store::OpenError};
+use crate::{
+    engine::seams::Seams,
+    store::{OpenError, Purpose},
+};
 
 /// What is done about a schema that is not current.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +91,8 @@ pub struct PostgresOptions {
     pub tls_roots: Option<PathBuf>,
     /// What is done about a schema that is not current.
     pub migrations: Migrations,
+    /// What it is opened for.
+    pub purpose: Purpose,
 }
 
 impl PostgresOptions {
@@ -111,6 +117,7 @@ impl PostgresOptions {
             direct_url: None,
             tls_roots: None,
             migrations,
+            purpose: Purpose::Serve,
         }
     }
 }
@@ -132,6 +139,7 @@ pub(super) struct Connector {
     seams: Seams,
     patience: Duration,
     statements: Statements,
+    met: Met,
 }
 
 impl Connector {
@@ -172,10 +180,12 @@ impl Connector {
         }
         let tls = tls(options.tls_roots.as_deref())?;
         let patience = options.create_timeout;
-        Ok(Connector { config, tls, seams: seams.clone(), patience, statements })
+        let met = Met::default();
+        Ok(Connector { config, tls, seams: seams.clone(), patience, statements, met })
     }
 
-    /// Makes a connection and refuses a server that would lose what it acknowledged.
+    /// Makes a connection and refuses a server that would lose what it acknowledged, or is not the
+    /// one of before.
     ///
     /// # Errors
     /// Why it cannot be made or must not be used.
@@ -189,8 +199,16 @@ impl Connector {
         let session = self.start().await.map_err(|error| {
             OpenError(format!("cannot connect to PostgreSQL: {}", errors::words(&error)))
         })?;
-        match check::settings(&session, self.statements).await {
-            Ok(()) => Ok(session),
+        let server = check::settings(&session, self.statements).await;
+        let noted = server.and_then(|server| {
+            let noted = self.met.note(server);
+            noted.map(|()| server).map_err(|mismatch| OpenError(mismatch.to_string()))
+        });
+        match noted {
+            Ok(server) => {
+                session.leads_to(server);
+                Ok(session)
+            }
             Err(error) => {
                 session.discard();
                 Err(error)

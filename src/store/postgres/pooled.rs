@@ -63,7 +63,7 @@ pub(super) async fn refuse_other_store(
 ) -> Result<(), OpenError> {
     let session = connector.connect().await?;
     match migrate::facts(&session).await {
-        Ok(found) if found == *facts => Ok(()),
+        Ok((found, _)) if found == *facts => Ok(()),
         Ok(_) | Err(_) => Err(OpenError(
             "store and listen_url lead to different databases: let both name the same one".into(),
         )),

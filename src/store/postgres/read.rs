@@ -68,7 +68,8 @@ impl PostgresStore {
             let lease = pool.borrow().await.map_err(ReadError::Unavailable)?;
             match self.read_on(lease, begin, &calls).await {
                 Ok(mut replies) => {
-                    replies.remove(0);
+                    let settings = replies.remove(0);
+                    self.0.guard.look(&settings).map_err(ReadError::Unavailable)?;
                     return Ok(replies);
                 }
                 Err(Some(error)) if tries == 1 && errors::is_of_connection(&error) => {

@@ -18,7 +18,10 @@ use crate::domain::{
     operation::{
         Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind, Retained,
     },
-    record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
+    record::{
+        Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome,
+        unpack_skipped,
+    },
 };
 
 /// Reads a row from left to right.
@@ -224,7 +227,8 @@ macro_rules! inbox_columns {
         "i.generation, i.next_sequence, i.offered, i.reserved, i.pending, i.returned,
          i.in_flight, i.acked_total, i.expired_total, i.dead_total, i.consumer_epoch,
          i.consumers, i.create_time, i.due_time, i.first_sequence, i.kept_from, i.closing,
-         i.deleted, i.slots_limit, i.in_flight_limit, i.active_time, i.upkeep_time"
+         i.deleted, i.slots_limit, i.in_flight_limit, i.active_time, i.upkeep_time,
+         i.skipped"
     };
 }
 
@@ -257,6 +261,7 @@ pub(super) fn inbox(
         in_flight_limit: fields.take()?,
         active_time: fields.time()?,
         upkeep_time: fields.optional_time()?,
+        skipped: unpack_skipped(fields.take()?)?,
     })
 }
 

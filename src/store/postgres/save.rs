@@ -15,8 +15,8 @@ use super::{
         DELETE_DELIVERIES, DELETE_LOCKS, DELETE_OPERATIONS, DELETE_PAYLOADS, DELETE_TRAILS,
         EMPTY_OPERATIONS, INSERT_ACCOUNTS, INSERT_AUDIT, INSERT_BATCH, INSERT_DELIVERIES,
         INSERT_DOCUMENTS, INSERT_INBOXES, INSERT_LOCKS, INSERT_OPERATIONS, INSERT_PAYLOADS,
-        UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES, UPDATE_LOCKS,
-        UPDATE_OPERATIONS,
+        UPDATE_ACCOUNTS, UPDATE_DELIVERIES, UPDATE_DOCUMENTS, UPDATE_INBOXES, UPDATE_LIFE,
+        UPDATE_LOCKS, UPDATE_OPERATIONS,
     },
     session::{Call, Parameter, column, value},
 };
@@ -29,7 +29,9 @@ use crate::{
         inbox::{AccountRow, Inbox},
         lock::{Holder, Lock},
         operation::{Arguments, Operation, OperationKey},
-        record::{pack_account_policy, pack_consumers, pack_labels, pack_outcome},
+        record::{
+            pack_account_policy, pack_consumers, pack_labels, pack_life, pack_outcome, pack_skipped,
+        },
         world::changes::{Changes, Payload, TableChanges, Update},
     },
     store::BatchName,
@@ -102,6 +104,11 @@ pub(super) fn calls(changes: &Changes) -> Result<Vec<Call<'_>>, &'static str> {
     if !changes.trails.is_empty() {
         let parameters = operation_keys(changes.trails.iter());
         calls.push(Call { sql: DELETE_TRAILS, parameters });
+    }
+    if let Some(life) = &changes.life {
+        let parameters =
+            vec![value(pack_life(&life.before)), value(pack_life(&life.after)), expected(1)];
+        calls.push(Call { sql: UPDATE_LIFE, parameters });
     }
     Ok(calls)
 }
@@ -315,6 +322,7 @@ fn inboxes<'a>(rows: &[&'a Inbox]) -> Vec<Parameter<'a>> {
         column(each(), |row| row.in_flight_limit),
         column(each(), |row| row.active_time.0),
         column(each(), |row| micros(row.upkeep_time)),
+        column(each(), |row| pack_skipped(&row.skipped)),
     ]
 }
 

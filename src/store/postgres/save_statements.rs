@@ -199,13 +199,13 @@ pub(super) const INSERT_INBOXES: &str = "INSERT INTO receiptd.inboxes (
     bucket, account, inbox, generation, next_sequence, offered, reserved, pending, returned,
     in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, create_time,
     due_time, first_sequence, kept_from, closing, deleted, slots_limit, in_flight_limit,
-    active_time, upkeep_time)
+    active_time, upkeep_time, skipped)
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], $17::bigint[], $18::bigint[],
     $19::bigint[], $20::bigint[], $21::smallint[], $22::bigint[], $23::bigint[], $24::bigint[],
-    $25::bigint[])";
+    $25::bigint[], $26::bytea[])";
 
 /// Changed rows; the preconditions repeat what was loaded. Index: inboxes_pkey.
 pub(super) const UPDATE_INBOXES: &str = guarded!(
@@ -216,22 +216,22 @@ pub(super) const UPDATE_INBOXES: &str = guarded!(
     = k.consumer_epoch, consumers = k.consumers, create_time = k.create_time, due_time =
     k.due_time, first_sequence = k.first_sequence, kept_from = k.kept_from, closing = k.closing,
     deleted = k.deleted, slots_limit = k.slots_limit, in_flight_limit = k.in_flight_limit,
-    active_time = k.active_time, upkeep_time = k.upkeep_time
+    active_time = k.active_time, upkeep_time = k.upkeep_time, skipped = k.skipped
     FROM UNNEST(
     $1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[], $17::bigint[], $18::bigint[],
     $19::bigint[], $20::bigint[], $21::smallint[], $22::bigint[], $23::bigint[], $24::bigint[],
-    $25::bigint[], $26::bigint[], $27::bigint[])
+    $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[])
     AS k(
     bucket, account, inbox, generation, next_sequence, offered, reserved, pending, returned,
     in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, create_time,
     due_time, first_sequence, kept_from, closing, deleted, slots_limit, in_flight_limit,
-    active_time, upkeep_time, next_sequence_before, consumer_epoch_before)
+    active_time, upkeep_time, skipped, next_sequence_before, consumer_epoch_before)
     WHERE i.bucket = k.bucket AND i.account = k.account AND i.inbox = k.inbox AND
         i.next_sequence = k.next_sequence_before AND
         i.consumer_epoch = k.consumer_epoch_before",
-    "$28"
+    "$29"
 );
 
 /// New rows. Index: deliveries_pkey.
@@ -280,6 +280,13 @@ pub(super) const INSERT_AUDIT: &str = "INSERT INTO receiptd.audit (
     SELECT * FROM UNNEST(
     $1::smallint[], $2::text[], $3::bytea[], $4::integer[], $5::bigint[], $6::text[],
     $7::bytea[], $8::bytea[])";
+
+/// The store's own row; the precondition repeats what was read. Index: store_facts_pkey.
+pub(super) const UPDATE_LIFE: &str = guarded!(
+    "UPDATE receiptd.store_facts f SET value = $2::bytea
+    WHERE f.bucket = 0 AND f.account = '' AND f.name = 'life' AND f.value = $1::bytea",
+    "$3"
+);
 
 /// Locks that go; the precondition repeats what was loaded. Index: locks_pkey.
 pub(super) const DELETE_LOCKS: &str = guarded!(

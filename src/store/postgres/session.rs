@@ -28,7 +28,7 @@ use tokio_postgres::{
 use tokio_util::sync::CancellationToken;
 
 use super::listen::Heard;
-use crate::engine::seams::Seams;
+use crate::{domain::epoch::Server, engine::seams::Seams};
 
 /// A value for one placeholder, and its type: a statement that is not prepared is sent with both.
 pub(super) struct Parameter<'a> {
@@ -129,6 +129,7 @@ pub(super) struct Session {
     how: Statements,
     statements: Mutex<HashMap<&'static str, Statement>>,
     planned: Instant,
+    server: OnceLock<Server>,
     told: Arc<Told>,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -160,6 +161,7 @@ impl Session {
             how,
             statements: Mutex::new(HashMap::new()),
             planned: Instant::now(),
+            server: OnceLock::new(),
             told: Arc::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -174,6 +176,16 @@ impl Session {
             drop(ended);
         });
         session
+    }
+
+    /// Says which server was found at its other end; only the first call counts.
+    pub(super) fn leads_to(&self, server: Server) {
+        self.server.set(server).ok();
+    }
+
+    /// Which server was found at its other end.
+    pub(super) fn server(&self) -> Option<Server> {
+        self.server.get().copied()
     }
 
     /// Ends when the connection has.

@@ -32,7 +32,7 @@ use crate::{
             needs::{Access, Body, Need, Needs, Unloaded},
         },
     },
-    store::{BatchName, Committed, HeldIds, TransactError, Transaction},
+    store::{BatchName, Committed, HeldIds, Purpose, TransactError, Transaction},
 };
 
 fn name() -> BatchName {
@@ -54,8 +54,15 @@ fn transaction<R: Send + 'static>(
         policy: Policy::default(),
         jitter: 0,
         attached: Default::default(),
+        loss: crate::domain::epoch::Loss::NONE,
     };
-    Transaction { batch, needs: all, surroundings, decide: Box::new(decide) }
+    Transaction {
+        batch,
+        needs: all,
+        surroundings,
+        purpose: Purpose::Serve,
+        decide: Box::new(decide),
+    }
 }
 
 async fn run<R: Send + 'static>(

@@ -15,6 +15,7 @@ use tokio_postgres::Row;
 use super::{
     PostgresStore, errors,
     errors::Trouble,
+    guard::{Found, Place, timeline},
     load::{Load, Loaded},
     pool::Lease,
     save,
@@ -27,7 +28,10 @@ use crate::{
         changes::Changes,
         needs::{Body, Needs},
     },
-    store::{BatchName, Committed, Decide, HeldIds, Settled, Touches, TransactError, Transaction},
+    store::{
+        BatchName, Committed, Decide, HeldIds, Purpose, Settled, Touches, TransactError,
+        Transaction,
+    },
 };
 
 /// Pinned, because a database may have another default (T1); read-write, for the same reason.
@@ -37,8 +41,10 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// plans. Generic plans through the indexes are what the golden plans check; without this, a plan
 /// that was made while a table was small would be kept when it has grown. A commit is never
 /// acknowledged before it is flushed: the check at connecting does not see what a reload of the
-/// server's settings, or another client behind one pooler, changes later.
-pub(super) const SETTINGS: &str = "SELECT set_config('lock_timeout', $1, true),
+/// server's settings, or another client behind one pooler, changes later. And what tells which
+/// server this is and which life of the store it holds, for [`super::guard::Guard`].
+pub(super) const SETTINGS: &str = concat!(
+    "SELECT set_config('lock_timeout', $1, true),
     set_config('statement_timeout', $2, true),
     set_config('idle_in_transaction_session_timeout', $3, true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
@@ -46,7 +52,12 @@ pub(super) const SETTINGS: &str = "SELECT set_config('lock_timeout', $1, true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
     set_config('join_collapse_limit', '1', true), set_config('jit', 'off', true),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)";
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true),
+    (SELECT f.value FROM receiptd.store_facts f
+        WHERE f.bucket = 0 AND f.account = '' AND f.name = 'life') AS life, ",
+    timeline!(),
+    " AS timeline"
+);
 
 /// A transaction with its rows locked and loaded.
 struct Begun {
@@ -56,6 +67,8 @@ struct Begun {
     touches: Touches,
     /// Whether contents of documents are among the rows: to change them may take long.
     contents: bool,
+    /// Which timeline it is on.
+    timeline: i32,
 }
 
 /// Whether the batch's row is still to be written.
@@ -77,8 +90,8 @@ impl PostgresStore {
         &self,
         transaction: Transaction<R>,
     ) -> Result<Committed<R>, TransactError<R>> {
-        let Transaction { batch, needs, surroundings, decide } = transaction;
-        let begun = self.begin_and_load(&needs, surroundings).await?;
+        let Transaction { batch, needs, surroundings, purpose, decide } = transaction;
+        let begun = self.begin_and_load(&needs, surroundings, purpose).await?;
         self.decide_and_save(begun, &batch, Name::ToWrite, decide).await
     }
 
@@ -93,14 +106,18 @@ impl PostgresStore {
         &self,
         transaction: Transaction<R>,
     ) -> Result<Settled<R>, TransactError<R>> {
-        let Transaction { batch, needs, surroundings, decide } = transaction;
-        let (lease, taken) = self.claim_batch(&batch).await?;
+        let Transaction { batch, needs, surroundings, purpose, decide } = transaction;
+        let (lease, taken, place) = self.claim_batch(&batch, purpose).await?;
         if taken {
             self.confirm(lease, &batch).await?;
+            if !self.0.memory.acknowledge(&batch, place.timeline) {
+                let text = "another server was promoted while a commit was settled";
+                return Err(TransactError::Unavailable(text.into()));
+            }
             return Ok(Settled::Committed);
         }
-        let first = Some(self.settings(self.0.options.lock_timeout));
-        let begun = self.load(lease, None, first, &needs, surroundings).await;
+        let first = self.settings(self.0.options.lock_timeout);
+        let begun = self.load(lease, None, first, &needs, surroundings, purpose).await;
         let begun = begun.map_err(|(trouble, _)| trouble)?;
         let committed = self.decide_and_save(begun, &batch, Name::Written, decide).await?;
         Ok(Settled::RunAgain(committed))
@@ -112,15 +129,16 @@ impl PostgresStore {
         &self,
         needs: &Needs,
         surroundings: Surroundings,
+        purpose: Purpose,
     ) -> Result<Begun, Trouble> {
         let mut surroundings = Some(surroundings);
         let mut tries = 0;
         loop {
             tries += 1;
             let lease = self.0.writes.borrow().await.map_err(Trouble::Unavailable)?;
-            let first = Some(self.settings(self.0.options.lock_timeout));
+            let first = self.settings(self.0.options.lock_timeout);
             let given = surroundings.take().ok_or_else(lost_surroundings)?;
-            match self.load(lease, Some(BEGIN), first, needs, given).await {
+            match self.load(lease, Some(BEGIN), first, needs, given, purpose).await {
                 Ok(begun) => return Ok(begun),
                 Err((Trouble::Unavailable(_), back)) if tries == 1 => {
                     self.0.writes.forget_idle();
@@ -136,13 +154,13 @@ impl PostgresStore {
         &self,
         lease: Lease,
         begin: Option<&str>,
-        settings: Option<Call<'_>>,
+        settings: Call<'_>,
         needs: &Needs,
         surroundings: Surroundings,
+        purpose: Purpose,
     ) -> Result<Begun, (Trouble, Surroundings)> {
         let (load, reader) = Load::new(needs, self.0.seams.clock_parameter()).into_calls();
-        let skipped = usize::from(settings.is_some());
-        let calls: Vec<Call<'_>> = settings.into_iter().chain(load).collect();
+        let calls: Vec<Call<'_>> = std::iter::once(settings).chain(load).collect();
         let mut touches = Touches { round_trips: 1, ..Touches::default() };
         let replies = match self.send(&lease, begin, &calls).await {
             Ok((replies, prepared)) => {
@@ -151,12 +169,20 @@ impl PostgresStore {
             }
             Err(error) => return Err((self.give_up(lease, &error).await, surroundings)),
         };
+        let place = match self.admit(&replies[0], purpose) {
+            Ok(place) => place,
+            Err(trouble) => {
+                self.roll_back(lease).await;
+                return Err((trouble, surroundings));
+            }
+        };
         let mut world = World::new(surroundings.clone());
-        match reader.fill(&mut world, &replies[skipped..]) {
+        world.set_loss(place.loss);
+        match reader.fill(&mut world, &replies[1..]) {
             Ok(Loaded { held, touched }) => {
                 touches.loaded = touched;
                 let contents = needs.documents.values().any(|body| *body == Body::Load);
-                Ok(Begun { lease, world, held, touches, contents })
+                Ok(Begun { lease, world, held, touches, contents, timeline: place.timeline })
             }
             Err(unreadable) => Err((unreadable.into(), surroundings)),
         }
@@ -185,7 +211,7 @@ impl PostgresStore {
         name: Name,
         decide: Decide<R>,
     ) -> Result<Committed<R>, TransactError<R>> {
-        let Begun { lease, mut world, held, mut touches, contents } = begun;
+        let Begun { lease, mut world, held, mut touches, contents, timeline } = begun;
         let watch = self.0.seams.stopwatch();
         let value = match contents {
             true => self.0.seams.compute(|| decide(&mut world, &held)),
@@ -209,6 +235,10 @@ impl PostgresStore {
         touches.saved = changes.rows() + 1;
         let first = (name == Name::ToWrite).then(|| save::batch(batch, now));
         match self.save(lease, first, &changes).await {
+            // Meanwhile another server was promoted, which may not hold this: settling finds out.
+            Saved::Committed { .. } if !self.0.memory.acknowledge(batch, timeline) => {
+                Err(TransactError::Ambiguous(value))
+            }
             Saved::Committed { prepared } => {
                 touches.round_trips += 1 + prepared;
                 touches.commits = 1;
@@ -281,8 +311,12 @@ impl PostgresStore {
     }
 
     /// Writes the batch's row in a new transaction, waiting for whoever is writing it. Returns
-    /// whether it was there.
-    async fn claim_batch(&self, batch: &BatchName) -> Result<(Lease, bool), Trouble> {
+    /// whether it was there, and where this is.
+    async fn claim_batch(
+        &self,
+        batch: &BatchName,
+        purpose: Purpose,
+    ) -> Result<(Lease, bool, Place), Trouble> {
         self.0.writes.forget_idle();
         let lease = self.0.writes.borrow().await.map_err(Trouble::Unavailable)?;
         let parameters = vec![
@@ -295,8 +329,15 @@ impl PostgresStore {
         let calls = [self.settings(self.0.options.settle_timeout), claim];
         match self.send(&lease, Some(BEGIN), &calls).await {
             Ok((replies, _)) => {
+                let place = match self.admit(&replies[0], purpose) {
+                    Ok(place) => place,
+                    Err(trouble) => {
+                        self.roll_back(lease).await;
+                        return Err(trouble);
+                    }
+                };
                 let taken = replies.last().is_none_or(Vec::is_empty);
-                Ok((lease, taken))
+                Ok((lease, taken, place))
             }
             Err(error) => Err(self.give_up(lease, &error).await),
         }
@@ -341,6 +382,17 @@ impl PostgresStore {
         let time = self.0.options.flight_timeout;
         if let Ok(Ok(())) = tokio::time::timeout(time, lease.run("ROLLBACK")).await {
             lease.give_back();
+        }
+    }
+
+    /// Whether a transaction may write where it is, by the reply to its settings; and where it is.
+    fn admit(&self, settings: &[Row], purpose: Purpose) -> Result<Place, Trouble> {
+        match (self.0.guard.look(settings), purpose) {
+            (Ok(Found::Serves(place)), _) | (Ok(Found::Waits(place)), Purpose::Mark) => Ok(place),
+            (Ok(Found::Waits(_)), Purpose::Serve) => Err(Trouble::Unavailable(
+                "after a failover, or while it is marked, the store takes no writes yet".into(),
+            )),
+            (Err(text), _) => Err(Trouble::Unavailable(text)),
         }
     }
 

@@ -11,7 +11,11 @@ use sha2::{Digest, Sha256};
 
 use super::{Options, connection};
 use crate::{
-    domain::ids::Timestamp,
+    domain::{
+        epoch::Life,
+        ids::Timestamp,
+        record::{pack_life, unpack_life},
+    },
     engine::seams::{FileLock, Seams},
     store::{OpenError, StoreFacts},
 };
@@ -47,7 +51,7 @@ pub(super) fn prepare(
     path: &Path,
     seams: &Seams,
     migrations: &[&str],
-) -> Result<StoreFacts, OpenError> {
+) -> Result<(StoreFacts, Life), OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
     let transaction =
         writer.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(describe)?;
@@ -69,6 +73,8 @@ pub(super) fn prepare(
 /// [`OpenError`] if it is none, or if its schema is not this release's.
 pub(super) fn inspect(reader: &Connection, path: &Path) -> Result<StoreFacts, OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
+    let unreadable =
+        |what: &str| OpenError(format!("the {what} of the store {} is unreadable", path.display()));
     let tables = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
     let (_, ours): (i64, i64) = reader.query_row(COUNT_TABLES, [], tables).map_err(describe)?;
     if ours == 0 {
@@ -89,7 +95,9 @@ pub(super) fn inspect(reader: &Connection, path: &Path) -> Result<StoreFacts, Op
             reader.query_row(FACT, [name], |row| row.get(0)).optional().map_err(describe)?;
         value.ok_or_else(|| OpenError(format!("the store {} has no {name}", path.display())))
     };
-    read_facts(path, fact("epoch")?, fact("token_key")?)
+    let life = unpack_life(&fact("life")?).map_err(|_| unreadable("own row"))?;
+    let token_key = fact("token_key")?.try_into().map_err(|_| unreadable("token key"))?;
+    Ok(StoreFacts { epoch: life.epoch, token_key, loss: life.loss })
 }
 
 const CREATE_HISTORY: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (\
@@ -166,25 +174,28 @@ fn checksum(text: &str) -> String {
 }
 
 /// The store's facts, made at the first opening.
-fn facts(connection: &Connection, path: &Path, seams: &Seams) -> Result<StoreFacts, OpenError> {
+fn facts(
+    connection: &Connection,
+    path: &Path,
+    seams: &Seams,
+) -> Result<(StoreFacts, Life), OpenError> {
     let describe = |error: rusqlite::Error| connection::describe(path, &error);
-    let epoch = || {
-        let id = uuid::Builder::from_random_bytes(seams.random_bytes()).into_uuid();
-        id.to_string().into_bytes()
-    };
-    let epoch = fact(connection, "epoch", epoch).map_err(describe)?;
-    let token_key = || seams.random_bytes::<32>().to_vec();
-    let token_key = fact(connection, "token_key", token_key).map_err(describe)?;
-    read_facts(path, epoch, token_key)
-}
-
-fn read_facts(path: &Path, epoch: Vec<u8>, token_key: Vec<u8>) -> Result<StoreFacts, OpenError> {
     let unreadable =
         |what: &str| OpenError(format!("the {what} of the store {} is unreadable", path.display()));
-    Ok(StoreFacts {
-        epoch: String::from_utf8(epoch).map_err(|_| unreadable("epoch"))?,
+    let epoch = || {
+        let id = uuid::Builder::from_random_bytes(seams.random_bytes()).into_uuid();
+        pack_life(&Life::first(id.to_string(), None))
+    };
+    let life = fact(connection, "life", epoch).map_err(describe)?;
+    let life = unpack_life(&life).map_err(|_| unreadable("own row"))?;
+    let token_key = || seams.random_bytes::<32>().to_vec();
+    let token_key = fact(connection, "token_key", token_key).map_err(describe)?;
+    let facts = StoreFacts {
+        epoch: life.epoch.clone(),
         token_key: token_key.try_into().map_err(|_| unreadable("token key"))?,
-    })
+        loss: life.loss,
+    };
+    Ok((facts, life))
 }
 
 /// Index: the primary key.

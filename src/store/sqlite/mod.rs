@@ -13,6 +13,7 @@ mod due;
 mod dump;
 mod fault;
 mod load;
+mod marks;
 mod migrate;
 mod pool;
 mod query;
@@ -43,7 +44,10 @@ use self::{
     writer::Writer,
 };
 pub use self::{due::due_from, migrate::migrate};
-use super::{Committed, OpenError, Settled, StoreFacts, TransactError, Transaction};
+use super::{
+    Committed, OpenError, Purpose, Settled, StoreFacts, TransactError, Transaction,
+    refuse_half_marked,
+};
 use crate::engine::seams::{Blocking, FileLock, Seams};
 
 /// How an embedded store uses its file.
@@ -60,6 +64,8 @@ pub struct Options {
     /// batches. A transaction that reads for long, of another process, lets it grow on. Default:
     /// 64 MiB, measured: pauses stay rare and the tail of latencies short.
     pub wal_bytes_max: u64,
+    /// What it is opened for. Default: to serve.
+    pub purpose: Purpose,
 }
 
 impl Default for Options {
@@ -68,6 +74,7 @@ impl Default for Options {
             busy_timeout: Duration::from_secs(5),
             readers: 2,
             wal_bytes_max: 64 * 1024 * 1024,
+            purpose: Purpose::Serve,
         }
     }
 }
@@ -82,7 +89,7 @@ pub struct SqliteStore {
 struct Inner {
     path: PathBuf,
     is_new: bool,
-    facts: StoreFacts,
+    facts: Arc<StoreFacts>,
     seams: Seams,
     health: Arc<Health>,
     writer: Pool<Writer>,
@@ -109,7 +116,11 @@ impl SqliteStore {
             FileLock::Shared => None,
         };
         let mut connection = connection::open_writer(path, options)?;
-        let facts = migrate::prepare(&mut connection, path, seams, &migrate::MIGRATIONS)?;
+        let (facts, life) = migrate::prepare(&mut connection, path, seams, &migrate::MIGRATIONS)?;
+        if options.purpose == Purpose::Serve {
+            refuse_half_marked(&life)?;
+        }
+        let facts = Arc::new(facts);
         let (readers, background) = match seams.blocking() {
             Blocking::Threads => (options.readers.max(1), Some(())),
             Blocking::Inline => (1, None),
@@ -125,8 +136,15 @@ impl SqliteStore {
         let wal = Wal::start(&connection, background, options, &health);
         let wal = wal.map_err(|error| failed(&error))?;
         let (seams, patience) = (seams.clone(), options.busy_timeout);
-        let writer =
-            Writer::new(connection, wal, seams.clone(), Arc::clone(&health), patience, lock);
+        let writer = Writer::new(
+            connection,
+            wal,
+            seams.clone(),
+            Arc::clone(&health),
+            patience,
+            lock,
+            facts.loss,
+        );
         let blocking = seams.blocking();
         let writer = Pool::start(blocking, "receiptd-writer", vec![writer], Writer::end);
         let writer = writer.map_err(|error| failed(&error))?;
@@ -157,7 +175,8 @@ impl SqliteStore {
         let readers = Pool::start(blocking, "receiptd-reader", vec![reader], drop);
         let readers = readers.map_err(failed)?;
         let (path, health, seams) = (path.clone(), Arc::default(), seams.clone());
-        let inner = Inner { path, is_new: false, facts, seams, health, writer, readers };
+        let inner =
+            Inner { path, is_new: false, facts: Arc::new(facts), seams, health, writer, readers };
         Ok(SqliteStore { inner: Arc::new(inner) })
     }
 
@@ -190,9 +209,9 @@ impl SqliteStore {
         Ok(answer.map_err(Failure::from)??)
     }
 
-    /// What the store is; read once, when it was opened.
-    pub fn facts(&self) -> &StoreFacts {
-        &self.inner.facts
+    /// What the store is; read once, when it was opened: nobody marks a file that is in use.
+    pub fn facts(&self) -> Arc<StoreFacts> {
+        Arc::clone(&self.inner.facts)
     }
 
     /// Whether this opening created the file.

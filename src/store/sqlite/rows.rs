@@ -19,7 +19,10 @@ use crate::domain::{
     operation::{
         Arguments, EffectCertainty, Operation, OperationKey, OperationState, ResultKind, Retained,
     },
-    record::{Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome},
+    record::{
+        Unreadable, unpack_account_policy, unpack_consumers, unpack_labels, unpack_outcome,
+        unpack_skipped,
+    },
 };
 
 /// Reads a row's columns one after the other.
@@ -272,7 +275,7 @@ macro_rules! inbox_columns {
         "account, inbox, generation, next_sequence, offered, reserved, pending, returned, \
          in_flight, acked_total, expired_total, dead_total, consumer_epoch, consumers, \
          create_time, due_time, first_sequence, kept_from, closing, deleted, slots_limit, \
-         in_flight_limit, active_time, upkeep_time"
+         in_flight_limit, active_time, upkeep_time, skipped"
     };
 }
 pub(super) use inbox_columns;
@@ -304,6 +307,7 @@ pub(super) fn inbox(row: &Row<'_>) -> Result<Inbox, Fault> {
         in_flight_limit: columns.take()?,
         active_time: columns.time()?,
         upkeep_time: columns.optional_time()?,
+        skipped: unpack_skipped(columns.take::<Option<Vec<u8>>>()?.as_deref())?,
     })
 }
 

@@ -20,8 +20,8 @@ use crate::{
         inbox::AccountRow,
         lock::Lock,
         operation::{Arguments, Operation, OperationKey},
-        record::{pack_account_policy, pack_labels, pack_outcome},
-        world::changes::{Changes, Payload, TableChanges, Update},
+        record::{pack_account_policy, pack_labels, pack_life, pack_outcome},
+        world::changes::{Changes, LifeChange, Payload, TableChanges, Update},
     },
     store::BatchName,
 };
@@ -64,7 +64,8 @@ pub(super) fn save(
     each(updates, |row| save_delivery::update_delivery(connection, row))?;
     each(deletes, |row| save_delivery::delete_delivery(connection, row))?;
     each(&changes.audit, |row| insert_audit(connection, row))?;
-    each(&changes.trails, |key| delete_trail(connection, key))
+    each(&changes.trails, |key| delete_trail(connection, key))?;
+    changes.life.as_ref().map_or(Ok(()), |life| update_life(connection, life))
 }
 
 fn each<T>(rows: &[T], mut write: impl FnMut(&T) -> Result<(), Fault>) -> Result<(), Fault> {
@@ -234,6 +235,14 @@ fn delete_trail(connection: &Connection, key: &OperationKey) -> Result<(), Fault
     let parameters = params![key.account.bucket(), key.account.as_str(), key.id.to_stored()];
     connection.prepare_cached(DELETE_TRAIL)?.execute(parameters)?;
     Ok(())
+}
+
+const UPDATE_LIFE: &str = "UPDATE store_facts SET value = ?2 \
+    WHERE bucket = 0 AND account = '' AND name = 'life' AND value = ?1";
+
+fn update_life(connection: &Connection, life: &LifeChange) -> Result<(), Fault> {
+    let parameters = params![pack_life(&life.before), pack_life(&life.after)];
+    exactly_one(connection, UPDATE_LIFE, "store_facts", parameters)
 }
 
 const INSERT_PAYLOAD: &str = "INSERT INTO payloads (bucket, account, operation_id, kind, body) \

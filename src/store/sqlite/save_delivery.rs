@@ -6,15 +6,19 @@ use rusqlite::{Connection, params};
 
 use super::{fault::Fault, save::exactly_one};
 use crate::domain::{
-    delivery::Delivery, inbox::Inbox, record::pack_consumers, world::changes::Update,
+    delivery::Delivery,
+    inbox::Inbox,
+    record::{pack_consumers, pack_skipped},
+    world::changes::Update,
 };
 
 const INSERT_INBOX: &str = "INSERT INTO inboxes (bucket, account, inbox, generation, \
     next_sequence, offered, reserved, pending, returned, in_flight, acked_total, expired_total, \
     dead_total, consumer_epoch, consumers, create_time, due_time, first_sequence, kept_from, \
-    closing, deleted, slots_limit, in_flight_limit, active_time, upkeep_time) \
+    closing, deleted, slots_limit, in_flight_limit, active_time, upkeep_time, \
+    skipped) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, \
-    ?20, ?21, ?22, ?23, ?24, ?25)";
+    ?20, ?21, ?22, ?23, ?24, ?25, ?26)";
 
 /// A new inbox.
 pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), Fault> {
@@ -44,6 +48,7 @@ pub(super) fn insert_inbox(connection: &Connection, row: &Inbox) -> Result<(), F
         row.in_flight_limit,
         row.active_time.0,
         row.upkeep_time.map(|time| time.0),
+        pack_skipped(&row.skipped),
     ];
     exactly_one(connection, INSERT_INBOX, "inboxes", parameters)
 }
@@ -54,7 +59,7 @@ pub(super) const UPDATE_INBOX: &str = "UPDATE inboxes SET generation = ?6, next_
     expired_total = ?14, dead_total = ?15, consumer_epoch = ?16, consumers = ?17, \
     create_time = ?18, due_time = ?19, first_sequence = ?20, kept_from = ?21, closing = ?22, \
     deleted = ?23, slots_limit = ?24, in_flight_limit = ?25, active_time = ?26, \
-    upkeep_time = ?27 \
+    upkeep_time = ?27, skipped = ?28 \
     WHERE bucket = ?1 AND account = ?2 AND inbox = ?3 \
     AND next_sequence = ?4 AND consumer_epoch = ?5";
 
@@ -89,6 +94,7 @@ pub(super) fn update_inbox(connection: &Connection, row: &Update<Inbox>) -> Resu
         after.in_flight_limit,
         after.active_time.0,
         after.upkeep_time.map(|time| time.0),
+        pack_skipped(&after.skipped),
     ];
     exactly_one(connection, UPDATE_INBOX, "inboxes", parameters)
 }

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     domain::{
+        epoch::Loss,
         ids::Timestamp,
         world::{Surroundings, World},
     },
@@ -39,6 +40,7 @@ pub(super) struct Writer {
     busy_timeout: Duration,
     /// Held as long as anything here can write.
     lock: Option<Arc<File>>,
+    loss: Loss,
 }
 
 /// How a turn wants to end.
@@ -67,8 +69,9 @@ impl Writer {
         health: Arc<Health>,
         busy_timeout: Duration,
         lock: Option<Arc<File>>,
+        loss: Loss,
     ) -> Self {
-        Writer { connection, wal, seams, health, busy_timeout, lock }
+        Writer { connection, wal, seams, health, busy_timeout, lock, loss }
     }
 
     /// Runs one transaction; see [`crate::store::Store::transact`].
@@ -76,16 +79,18 @@ impl Writer {
         &mut self,
         transaction: Transaction<R>,
     ) -> Result<Committed<R>, Failure> {
-        self.turn(|connection, now| batch(connection, now, transaction, Row::WithChanges))
+        let loss = self.loss;
+        self.turn(|connection, now| batch(connection, now, loss, transaction, Row::WithChanges))
     }
 
     /// Settles a batch; see [`crate::store::Store::settle`].
     pub(super) fn settle<R>(&mut self, transaction: Transaction<R>) -> Result<Settled<R>, Failure> {
+        let loss = self.loss;
         self.turn(|connection, now| {
             if settle_batch(connection, &transaction.batch)? {
                 return Ok((Settled::Committed, Ending::Commit));
             }
-            let (committed, ending) = batch(connection, now, transaction, Row::Always)?;
+            let (committed, ending) = batch(connection, now, loss, transaction, Row::Always)?;
             Ok((Settled::RunAgain(committed), ending))
         })
     }
@@ -194,11 +199,12 @@ fn is_refused(error: &rusqlite::Error, rolled_back: bool) -> bool {
 fn batch<R>(
     connection: &Connection,
     now: Timestamp,
+    loss: Loss,
     transaction: Transaction<R>,
     row: Row,
 ) -> Result<(Committed<R>, Ending), Fault> {
-    let Transaction { batch, needs, surroundings, decide } = transaction;
-    let mut world = World::new(Surroundings { now, ..surroundings });
+    let Transaction { batch, needs, surroundings, decide, .. } = transaction;
+    let mut world = World::new(Surroundings { now, loss, ..surroundings });
     let loaded = load(connection, &needs, &mut world)?;
     let value = decide(&mut world, &HeldIds::default());
     let changes = world.into_changes();

@@ -4,7 +4,7 @@
 CREATE TABLE receiptd.store_facts (
     bucket  SMALLINT NOT NULL,          -- 0
     account TEXT COLLATE "C" NOT NULL,             -- ''
-    name    TEXT COLLATE "C" NOT NULL,
+    name    TEXT COLLATE "C" NOT NULL,  -- life, token_key, or replica: and its name
     value   BYTEA NOT NULL,
     PRIMARY KEY (bucket, account, name)
 );
@@ -151,6 +151,7 @@ CREATE TABLE receiptd.inboxes (
     in_flight_limit BIGINT,  -- NULL: as the policy says
     active_time     BIGINT NOT NULL,
     upkeep_time     BIGINT,  -- NULL: a marker without kept rows
+    skipped         BYTEA,   -- NULL: no number was passed over by a mark
     PRIMARY KEY (bucket, account, inbox)
 ) WITH (fillfactor = 50);
 CREATE INDEX inboxes_due ON receiptd.inboxes (bucket, due_time, account, inbox) WHERE due_time IS NOT NULL;

@@ -8,6 +8,7 @@ use crate::domain::{
     audit::{AuditChain, AuditEvent, AuditHead, AuditKind, AuditRow},
     delivery::{AckEvidence, Delivery, DeliveryKey, DeliveryState, InboxKey},
     document::{Document, DocumentChange},
+    epoch::Skipped,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Target, Timestamp},
     inbox::{AccountRow, Consumer, Inbox},
     intent::{IntentDigest, LockMode},
@@ -193,7 +194,8 @@ pub(super) fn inbox(name: &str, optional: Optional) -> Inbox {
         in_flight_limit: optional.of(18),
         active_time: Timestamp(19),
         upkeep_time: optional.of(Timestamp(20)),
-        ..Inbox::new(inbox_key(name), Timestamp(13))
+        skipped: optional.of(Skipped { first: 2, last: 7 }).into_iter().collect(),
+        ..Inbox::new(inbox_key(name), 0, Timestamp(13))
     }
 }
 

@@ -149,6 +149,7 @@ CREATE TABLE inboxes (
     in_flight_limit INTEGER,  -- NULL: as the policy says
     active_time     INTEGER NOT NULL,
     upkeep_time     INTEGER,  -- NULL: a marker without kept rows
+    skipped         BLOB,     -- NULL: no number was passed over by a mark
     PRIMARY KEY (bucket, account, inbox)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX inboxes_due ON inboxes (bucket, due_time, account, inbox) WHERE due_time IS NOT NULL;

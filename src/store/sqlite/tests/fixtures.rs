@@ -79,6 +79,7 @@ pub(super) fn surroundings() -> Surroundings {
         policy: Policy::default(),
         jitter: 0,
         attached: BTreeMap::new(),
+        loss: crate::domain::epoch::Loss::NONE,
     }
 }
 
@@ -97,6 +98,7 @@ pub(super) fn transaction<R>(
         batch: batch(seams),
         needs: all,
         surroundings: surroundings(),
+        purpose: crate::store::Purpose::Serve,
         decide: Box::new(|world, _| decide(world)),
     }
 }
@@ -262,7 +264,8 @@ pub(super) fn full_inbox(name: &str) -> Inbox {
         in_flight_limit: Some(22),
         active_time: Timestamp(23),
         upkeep_time: Some(Timestamp(24)),
-        ..Inbox::new(inbox_key(name), Timestamp(17))
+        skipped: vec![crate::domain::epoch::Skipped { first: 2, last: 7 }],
+        ..Inbox::new(inbox_key(name), 0, Timestamp(17))
     }
 }
 

@@ -32,7 +32,7 @@ async fn a_second_opening_changes_nothing() {
     let before = history(&place);
     assert_eq!(before.len(), MIGRATIONS.len());
     let store = place.open();
-    assert_eq!(*store.facts(), facts, "epoch and key stay for the life of the store");
+    assert_eq!(store.facts(), facts, "epoch and key stay for the life of the store");
     assert_eq!(facts.epoch.len(), 36);
     assert_ne!(facts.token_key, [0; 32]);
     store.close().await;

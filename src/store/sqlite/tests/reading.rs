@@ -174,8 +174,8 @@ async fn deliveries_are_listed_by_state() {
     let oldest = oldest.into_iter().map(|row| row.map(|row| row.key.sequence));
     let oldest: Vec<_> = oldest.collect();
     assert_eq!(oldest, [None, Some(3)], "the oldest number, whatever is due first");
-    store_deliveries(&store, Inbox::new(inbox_key("bare"), Timestamp(1)), vec![]).await;
-    let bare = || vec![Inbox::new(inbox_key("bare"), Timestamp(1))];
+    store_deliveries(&store, Inbox::new(inbox_key("bare"), 0, Timestamp(1)), vec![]).await;
+    let bare = || vec![Inbox::new(inbox_key("bare"), 0, Timestamp(1))];
     let inboxes = store.list_inboxes(&account(), "", 10).await.expect("reads");
     let page = InboxPage { inboxes: bare(), next: None };
     assert_eq!(inboxes, page, "the others are markers");
@@ -309,7 +309,7 @@ async fn what_is_due_is_found_page_by_page_in_all_buckets() {
             row
         });
         let row =
-            Inbox { due_time: Some(Timestamp(99)), ..Inbox::new(inbox.clone(), Timestamp(1)) };
+            Inbox { due_time: Some(Timestamp(99)), ..Inbox::new(inbox.clone(), 0, Timestamp(1)) };
         store_deliveries(&store, row, rows.collect()).await;
     }
     for limit in [1, 2, 3, 12, 100] {

@@ -182,7 +182,7 @@ async fn accounts_inboxes_and_deliveries_come_back_as_they_went() {
         let deliveries = [1, 2].map(|sequence| Need::Delivery(delivery_key("default", sequence)));
         [account].into_iter().chain(deliveries).collect::<Vec<_>>()
     };
-    let bare = |world: &World| Inbox::new(inbox_key("default"), world.now());
+    let bare = |world: &World| Inbox::new(inbox_key("default"), 0, world.now());
     let put = run(&store, needs(), move |world| {
         world.put_account(account_row(1))?;
         world.put_inbox(bare(world))?;
@@ -393,6 +393,7 @@ fn delete_one_of_each() -> Changes {
         deliveries: deletes(vec![pending("default", 1)]),
         audit: Vec::new(),
         trails: vec![operation_key(PACKED)],
+        life: None,
     }
 }
 
