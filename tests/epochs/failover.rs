@@ -99,10 +99,7 @@ async fn append_when_taken(caller: &Caller, id: &Identity, target: &str, line: &
 /// Reads a document when the server answers again.
 async fn text(caller: &Caller, target: &str) -> String {
     eventually("reads to be answered", BOUND * 3, async || {
-        let request = receiptd::proto::GetDocumentRequest {
-            target: target.to_owned(),
-            ..receiptd::proto::GetDocumentRequest::default()
-        };
+        let request = receiptd::proto::GetDocumentRequest { target: target.to_owned() };
         caller.documents.clone().get_document(request).await.ok().map(|_| ())
     })
     .await;
@@ -282,10 +279,8 @@ async fn an_old_primary_that_comes_back_is_never_served_from() {
             assert_eq!(refused.value("outcome"), "NO_EFFECT");
         }
         let mut documents = a.documents.clone();
-        let read = documents.get_document(receiptd::proto::GetDocumentRequest {
-            target: "d1".to_owned(),
-            ..receiptd::proto::GetDocumentRequest::default()
-        });
+        let read =
+            documents.get_document(receiptd::proto::GetDocumentRequest { target: "d1".to_owned() });
         let status = read.await.expect_err("an answer would be one of the past");
         assert_eq!(Refused::of(&status).reason, "STORE_UNAVAILABLE");
         // Connections are made and refused at once: it is met, and none stays.
