@@ -8,28 +8,90 @@ mod memory;
 #[path = "support/steps.rs"]
 mod steps;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memory::Memory;
 use proptest::prelude::*;
 use receiptd::domain::{
     command::{Command, Reply},
-    ids::{Span, Timestamp},
+    delivery::DeliveryKey,
+    ids::{Account, Span, Timestamp},
     operation::{Operation, OperationKey, OperationState},
     refusal::Refusal,
     standing::Standing,
 };
 use steps::{Model, Step, step};
 
+/// What happens: a command, time, or the store as a whole goes back.
+#[derive(Debug, Clone)]
+enum Happening {
+    Step(Step),
+    /// A copy is made, in the place of the one before.
+    Copy,
+    /// The last copy takes the store's place, and is marked (R49).
+    Restore,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        30 => step().prop_map(Happening::Step),
+        2 => Just(Happening::Copy),
+        1 => Just(Happening::Restore),
+    ]
+}
+
 struct Run {
     model: Model,
+    copy: Memory,
+    /// Ids that were used in a life that was lost, and that its copy does not know.
+    lost: BTreeSet<OperationKey>,
+    /// Which operation each number of an inbox was given to, in whatever life.
+    given: BTreeMap<DeliveryKey, OperationKey>,
     /// Ids of which was said that they were never accepted.
     never: BTreeSet<OperationKey>,
 }
 
 impl Run {
     fn new() -> Self {
-        Run { model: Model::new(), never: BTreeSet::new() }
+        let model = Model::new();
+        Run {
+            copy: model.memory.clone(),
+            model,
+            lost: BTreeSet::new(),
+            given: BTreeMap::new(),
+            never: BTreeSet::new(),
+        }
+    }
+
+    fn happens(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Step(step) => self.take(step),
+            Happening::Copy => self.copy = self.model.memory.clone(),
+            Happening::Restore => self.restore(),
+        }
+        let memory = &self.model.memory;
+        for (key, row) in &memory.deliveries {
+            let before = self.given.entry(key.clone()).or_insert_with(|| row.operation_key());
+            assert_eq!(*before, row.operation_key(), "no number is given out twice");
+        }
+        let back = self.lost.iter().find(|key| memory.operations.contains_key(key));
+        assert_eq!(back, None, "what was lost is never executed again (I18, R49)");
+    }
+
+    fn restore(&mut self) {
+        let (used_before, floors) = (used(&self.model.memory), floors(&self.model.memory));
+        self.model.memory.restore(&self.copy);
+        let memory = &self.model.memory;
+        let known = used(memory);
+        self.lost.extend(used_before.difference(&known).cloned());
+        for (account, floor) in floors {
+            let now = memory.accounts.get(&account).map(|row| row.evidence_floor);
+            let now = now.unwrap_or(memory.life.loss.evidence_floor);
+            assert!(now >= floor && now >= memory.now, "no floor falls: {account:?}");
+        }
+        self.check_effects();
+        // The copy of now knows this mark.
+        self.copy = memory.clone();
     }
 
     fn take(&mut self, step: &Step) {
@@ -83,7 +145,9 @@ impl Run {
             let expected = match memory.operations.get(key) {
                 Some(row) if row.is_compacted() => Some(Standing::Compacted),
                 Some(_) => Some(Standing::Recorded),
-                None if memory.forgotten.contains_key(key) => Some(Standing::EvidenceExpired),
+                None if memory.forgotten.contains_key(key) || self.lost.contains(key) => {
+                    Some(Standing::EvidenceExpired)
+                }
                 None => None,
             };
             match expected {
@@ -133,6 +197,14 @@ impl Run {
     }
 }
 
+fn used(memory: &Memory) -> BTreeSet<OperationKey> {
+    memory.operations.keys().chain(memory.forgotten.keys()).cloned().collect()
+}
+
+fn floors(memory: &Memory) -> Vec<(Account, Timestamp)> {
+    memory.accounts.values().map(|row| (row.account.clone(), row.evidence_floor)).collect()
+}
+
 fn ended(memory: &Memory) -> Vec<(receiptd::domain::operation::OperationKey, Operation)> {
     let rows = memory.operations.iter().filter(|(_, row)| row.state.is_final());
     rows.map(|(key, row)| (key.clone(), row.clone())).collect()
@@ -142,10 +214,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn invariants_hold_after_every_step(steps in prop::collection::vec(step(), 1..80)) {
+    fn invariants_hold_after_every_step(happenings in prop::collection::vec(happening(), 1..90)) {
         let mut run = Run::new();
-        for step in &steps {
-            run.take(step);
+        for happening in &happenings {
+            run.happens(happening);
         }
         // Liveness (I14, I21): with time and sweeps alone everything comes to rest.
         for _ in 0..8 {

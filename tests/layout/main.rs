@@ -65,6 +65,7 @@ const ROOMS: &[Room] = &[
             "telemetry",
         ]),
     },
+    Room { path: "src/epochs", uses: Uses::Only(&["epochs", "engine", "domain", "store"]) },
     Room {
         path: "src/api/",
         uses: Uses::Only(&[
