@@ -28,7 +28,7 @@ enum Happening {
     Step(Step),
     /// A copy is made, in the place of the one before.
     Copy,
-    /// The last copy takes the store's place, and is marked (R49).
+    /// The last copy takes the store's place, and is marked (R46).
     Restore,
 }
 
@@ -75,7 +75,7 @@ impl Run {
             assert_eq!(*before, row.operation_key(), "no number is given out twice");
         }
         let back = self.lost.iter().find(|key| memory.operations.contains_key(key));
-        assert_eq!(back, None, "what was lost is never executed again (I18, R49)");
+        assert_eq!(back, None, "what was lost is never executed again (I18, R46)");
     }
 
     fn restore(&mut self) {
