@@ -17,11 +17,12 @@ use self::connections::Places;
 use crate::{
     api::{self, Api, auth::Access, health::Health, web::Origins},
     config::{self, Config, Hints, StoreUrl, store_url::StoreLocation},
+    domain::ids::Span,
     engine::{Engine, EngineSettings, seams::Seams},
     epochs::replica::ReplicaTask,
     http,
     store::{
-        OpenError, Purpose, Store,
+        OpenError, Purpose, ReadError, Store,
         postgres::{DirectUrl, Migrations, Pooler, PostgresOptions, PostgresStore},
         sqlite::{self, SqliteStore},
     },
@@ -35,6 +36,8 @@ use crate::{
 
 /// How often readiness is looked at, and the metrics are tidied.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Every so many probes the store is asked what is not over: as often as metrics are usually read.
+const PROBES_PER_LOOK: u32 = 15;
 /// A store that takes longer for its clock is not ready.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -411,6 +414,7 @@ async fn probe_until(
     metrics: metrics_exporter_prometheus::PrometheusHandle,
     stop: CancellationToken,
 ) {
+    let mut probes = 0_u32;
     loop {
         tokio::select! {
             biased;
@@ -419,6 +423,20 @@ async fn probe_until(
         }
         metrics.run_upkeep();
         probe(&engine, &health).await;
+        if probes % PROBES_PER_LOOK == 0 {
+            look_at_pressure(&engine).await;
+        }
+        probes = probes.wrapping_add(1);
+    }
+}
+
+/// Sets the gauges of what is not over.
+async fn look_at_pressure(engine: &Engine) {
+    let store = engine.store();
+    let look = async { Ok::<_, ReadError>((store.pressure().await?, store.now().await?)) };
+    if let Ok(Ok((pressure, now))) = tokio::time::timeout(PROBE_PATIENCE, look).await {
+        let age = pressure.oldest_unacked.map_or(Span(0), |queued| (now - queued).max(Span(0)));
+        telemetry::unresolved(pressure.unresolved, age.to_std());
     }
 }
 

@@ -36,6 +36,16 @@ pub const ROWS_LOADED_TOTAL: &str = "receiptd_rows_loaded_total";
 pub const ROWS_SAVED_TOTAL: &str = "receiptd_rows_saved_total";
 /// Round trips to the store.
 pub const ROUND_TRIPS_TOTAL: &str = "receiptd_store_round_trips_total";
+/// Submits of committed batches, by what they came to.
+pub const SUBMITS_TOTAL: &str = "receiptd_submits_total";
+/// Operations that became APPLIED in a commit.
+pub const EFFECTS_TOTAL: &str = "receiptd_effects_total";
+/// Submits that found a record.
+pub const DUPLICATES_PREVENTED_TOTAL: &str = "receiptd_duplicates_prevented_total";
+/// Operations of the store that have not ended.
+pub const UNRESOLVED: &str = "receiptd_operations_unresolved";
+/// Age of the oldest unacked result of the store.
+pub const OLDEST_UNACKED_SECONDS: &str = "receiptd_oldest_unacked_seconds";
 /// Commands that wait in the lanes now.
 pub const QUEUE_COMMANDS: &str = "receiptd_queue_commands";
 /// Answers to commands, by reason; `OK` for a good one.
@@ -102,6 +112,9 @@ pub fn describe() {
         (ROWS_LOADED_TOTAL, "Keys sent in loads, and rows that searches found."),
         (ROWS_SAVED_TOTAL, "Rows sent in saves."),
         (ROUND_TRIPS_TOTAL, "Round trips to the store."),
+        (SUBMITS_TOTAL, "Submits that were taken, by what they came to."),
+        (EFFECTS_TOTAL, "Operations that became APPLIED in a commit."),
+        (DUPLICATES_PREVENTED_TOTAL, "Submits that found a record, and had no effect again."),
         (REPLIES_TOTAL, "Answers to commands, by reason."),
         (HANDED_TOTAL, "Deliveries handed to a stream after the commit, by outcome."),
         (REPLAYS_DROPPED_TOTAL, "Replays that were not counted."),
@@ -126,6 +139,12 @@ pub fn describe() {
         describe_counter!(name, text);
     }
     describe_gauge!(QUEUE_COMMANDS, "Commands that wait in the lanes now.");
+    describe_gauge!(UNRESOLVED, "Operations of the store that have not ended.");
+    describe_gauge!(
+        OLDEST_UNACKED_SECONDS,
+        Unit::Seconds,
+        "Age of the oldest result of the store that nobody acked."
+    );
     describe_gauge!(STREAMS, "Streams that are open now.");
     describe_gauge!(SESSIONS, "Sessions that are open now.");
     describe_gauge!(WATCHED, "Operations, inboxes and documents that are watched now.");
@@ -251,6 +270,24 @@ pub fn queue_shrank(commands: usize) {
 /// A command was answered; `reason` is `OK` or the refusal's stable reason.
 pub fn replied(reason: &'static str) {
     counter!(REPLIES_TOTAL, "reason" => reason).increment(1);
+}
+
+/// Submits of a committed batch came to this.
+pub fn submits(origin: &'static str, count: u64) {
+    counter!(SUBMITS_TOTAL, "origin" => origin).increment(count);
+}
+
+/// A batch was committed with so many effects, and so many submits that found a record.
+pub fn effects(effects: u64, duplicates_prevented: u64) {
+    counter!(EFFECTS_TOTAL).increment(effects);
+    counter!(DUPLICATES_PREVENTED_TOTAL).increment(duplicates_prevented);
+}
+
+/// What the store has that is not over: unended operations, and the age of the oldest unacked result;
+/// bounded counts, see [`crate::store::usage`].
+pub fn unresolved(operations: i64, oldest_unacked: Duration) {
+    gauge!(UNRESOLVED).set(operations as f64);
+    gauge!(OLDEST_UNACKED_SECONDS).set(oldest_unacked.as_secs_f64());
 }
 
 /// A delivery was handed to its stream.

@@ -5,6 +5,7 @@ mod locks;
 mod named;
 mod policies;
 mod sweep;
+mod usage;
 
 use futures_util::future::BoxFuture;
 use tonic::{Request, Response, Status};
@@ -69,6 +70,20 @@ impl AdminService for Api {
         };
         let result = answer.await;
         self.answer(call, result)
+    }
+
+    async fn get_usage(
+        &self,
+        request: Request<proto::GetUsageRequest>,
+    ) -> Result<Response<proto::GetUsageResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            // Boxed: the compiler bounds how deep futures nest in one another.
+            let usage: BoxFuture<'_, _> = Box::pin(self.usage(&named.account));
+            usage.await
+        };
+        self.answer_read(call, answer).await
     }
 
     async fn verify_invariants(

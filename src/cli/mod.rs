@@ -25,6 +25,7 @@ pub mod restore_mark;
 pub mod serve;
 pub mod server_args;
 mod signals;
+mod stats;
 pub mod submit;
 mod sweep;
 pub mod values;
@@ -72,6 +73,8 @@ pub enum Command {
     Inbox(inbox::InboxArgs),
     /// Read documents.
     Document(document::DocumentArgs),
+    /// Show what an account has: effects, replays, what waits and since when.
+    Stats(stats::StatsArgs),
     /// End what is overdue now.
     Sweep(sweep::SweepArgs),
     /// Replay a recorded editing session through lost connections and killed servers.
@@ -129,6 +132,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Cancel(args) => cancel::run(args).await,
         Command::Inbox(args) => inbox::run(args).await,
         Command::Document(args) => document::run(args).await,
+        Command::Stats(args) => stats::run(args).await,
         Command::Sweep(args) => sweep::run(args).await,
         Command::Rehearse(args) => rehearse::run(args).await,
         Command::Demo(args) => demo::run(args).await,

@@ -5,8 +5,9 @@
 
 use super::{connect::Client, error::Failure};
 use crate::proto::{
-    GetPolicyRequest, GetPolicyResponse, RaiseEvidenceFloorRequest, RaiseEvidenceFloorResponse,
-    RunSweepRequest, RunSweepResponse, UpdatePolicyRequest, UpdatePolicyResponse,
+    GetPolicyRequest, GetPolicyResponse, GetUsageRequest, GetUsageResponse,
+    RaiseEvidenceFloorRequest, RaiseEvidenceFloorResponse, RunSweepRequest, RunSweepResponse,
+    UpdatePolicyRequest, UpdatePolicyResponse,
 };
 
 impl Client {
@@ -15,6 +16,15 @@ impl Client {
         self.repeat(|| {
             let (mut service, request) = (self.administration(), self.timed(request.clone()));
             async move { service.run_sweep(request).await }
+        })
+        .await
+    }
+
+    /// What an account has, in figures.
+    pub async fn get_usage(&self, request: GetUsageRequest) -> Result<GetUsageResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.get_usage(request).await }
         })
         .await
     }

@@ -36,7 +36,7 @@ use super::{
     ids::{Account, ConsumerId, Timestamp},
     inbox::{AccountRow, Inbox},
     lock::{Lock, TargetKey},
-    operation::{Arguments, Operation, OperationKey, PayloadKind},
+    operation::{Arguments, Operation, OperationKey, OperationState, PayloadKind},
     policy::Policy,
 };
 
@@ -329,6 +329,16 @@ impl World {
         let changed =
             rows.filter(|(_, row)| row.changed && state(&row.loaded) != state(&row.current));
         changed.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many operations became APPLIED.
+    pub fn effects(&self) -> u64 {
+        let applied = |row: &Option<Operation>| {
+            row.as_ref().is_some_and(|row| row.state == OperationState::Applied)
+        };
+        let rows = self.operations.rows.values();
+        let count = rows.filter(|row| applied(&row.current) && !applied(&row.loaded)).count();
+        u64::try_from(count).unwrap_or(u64::MAX)
     }
 
     /// The documents that have another revision, or stopped or began to exist.

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::{
     Shared,
     queue::{Answer, Queued, identity},
+    totals::Submits,
 };
 use crate::{
     domain::{
@@ -78,6 +79,8 @@ pub(super) struct Decisions {
     pub(super) documents: Vec<TargetKey>,
     /// Work that one command may not do at a time.
     pub(super) follow_ups: Vec<Command>,
+    /// Operations that became APPLIED.
+    pub(super) effects: u64,
 }
 
 /// Why a batch has no decisions that hold.
@@ -143,6 +146,16 @@ pub(super) async fn run(shared: &Shared, batch: &[Queued]) -> Result<Decisions, 
         Err(TransactError::Fatal(text)) => return Err(Fault::Fatal(text)),
     };
     telemetry::batch_committed(batch.len(), start.elapsed());
+    let answers = decisions.each.iter().filter_map(|decision| match decision {
+        Decision::Answered(answer) => Some(answer.as_ref()),
+        _ => None,
+    });
+    let submits = Submits::of(answers, decisions.effects);
+    shared.counter.add_submits(&submits);
+    for (origin, count) in submits.by_origin().into_iter().filter(|(_, count)| *count > 0) {
+        telemetry::submits(origin, count);
+    }
+    telemetry::effects(submits.effects, submits.duplicates_prevented());
     Ok(decisions)
 }
 
@@ -309,6 +322,7 @@ fn decide_all(
         operations: world.changed_operations(),
         documents: world.changed_documents(),
         follow_ups: world.take_follow_ups(),
+        effects: world.effects(),
     }
 }
 

@@ -304,7 +304,8 @@ fn finish(
     behind: &mut Behind,
     put_off: &mut PutOff,
 ) {
-    let Decisions { each, handed, inboxes, operations, documents, follow_ups } = decisions;
+    let Decisions { each, handed, inboxes, operations, documents, follow_ups, effects: _ } =
+        decisions;
     shared.streams.hand(handed);
     for inbox in &inboxes {
         shared.wake.inbox_changed(inbox);

@@ -8,6 +8,7 @@ mod marks;
 pub mod postgres;
 pub mod query;
 pub mod sqlite;
+pub mod usage;
 pub mod verify;
 
 use std::{collections::BTreeSet, fmt, sync::Arc};

@@ -7,3 +7,4 @@ mod support;
 
 mod floor;
 mod sweep;
+mod usage;

@@ -304,6 +304,7 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             Ends::Alone,
             { "/0/floor": "2020-01-01T00:00:00Z", "/0/account": "local" }
         ),
+        call!("receiptd.v1.AdminService/GetUsage", {}, Ends::Alone, { "/0/account": "local" }),
         call!("receiptd.v1.AdminService/RunSweep", {}, Ends::Alone, { "/0/account": "local" }),
         call!("receiptd.v1.AdminService/VerifyInvariants", {}, Ends::Alone, {
             "/0/lookedAt/operations": "2",

@@ -30,6 +30,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod transact;
+mod usage;
 mod verify;
 mod verify_statements;
 

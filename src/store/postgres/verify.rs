@@ -41,9 +41,13 @@ use crate::{
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// The replies to a page's statements, in their order.
-struct Replies(std::vec::IntoIter<Vec<Row>>);
+pub(super) struct Replies(std::vec::IntoIter<Vec<Row>>);
 
 impl Replies {
+    pub(super) fn into_rows(self) -> impl Iterator<Item = Vec<Row>> {
+        self.0
+    }
+
     fn next(&mut self) -> Vec<Row> {
         self.0.next().unwrap_or_default()
     }
@@ -51,7 +55,7 @@ impl Replies {
 
 impl PostgresStore {
     /// Runs statements with the same parameters over one snapshot.
-    async fn snapshot<'a>(&self, calls: Vec<Call<'a>>) -> Result<Replies, ReadError> {
+    pub(super) async fn snapshot<'a>(&self, calls: Vec<Call<'a>>) -> Result<Replies, ReadError> {
         let replies = self.query(&self.0.reads, BEGIN_SNAPSHOT, calls).await?;
         Ok(Replies(replies.into_iter()))
     }

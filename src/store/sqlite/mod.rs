@@ -21,6 +21,7 @@ mod reads;
 mod rows;
 mod save;
 mod save_delivery;
+mod usage;
 mod verify;
 mod wal;
 mod writer;
