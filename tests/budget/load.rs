@@ -95,6 +95,7 @@ fn difference(after: Totals, before: Totals) -> Totals {
             round_trips: new.round_trips - old.round_trips,
             commits: new.commits - old.commits,
         },
+        submits: after.submits,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The row budget, and how many commands share a commit.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use receiptd::{
     api::auth::Access,
@@ -105,6 +105,21 @@ async fn a_metric_shows_how_many_commands_share_a_commit() {
     assert!(commands >= 256.0 && commands / batches > 2.0, "{commands} in {batches} batches");
     assert!(value(r#"receiptd_batch_commands_bucket{le="200"}"#) <= batches);
     assert!(value("receiptd_commits_total") > 0.0);
+    // Effects, not answers (R59).
+    assert_eq!(value(r#"receiptd_submits_total{origin="executed"}"#), 256.0);
+    assert_eq!(value("receiptd_effects_total"), 256.0);
+    assert_eq!(value("receiptd_duplicates_prevented_total"), 0.0);
+    // What the store has that is not over is looked at by itself.
+    let shown = ["receiptd_operations_unresolved 0\n", "receiptd_oldest_unacked_seconds 0\n"];
+    let looked_at = async {
+        let mut pause = tokio::time::interval(Duration::from_millis(50));
+        let mut metrics = String::new();
+        while !shown.iter().all(|line| metrics.contains(line)) {
+            pause.tick().await;
+            metrics = page(hosted.admin, "/metrics").await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), looked_at).await.expect("a first look");
 }
 
 async fn page(address: SocketAddr, path: &str) -> String {

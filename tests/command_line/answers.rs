@@ -49,6 +49,31 @@ fn a_submit_says_that_it_acked_its_result() {
 }
 
 #[test]
+fn operators_see_effects_replays_and_what_the_sweep_did() {
+    let server = Running::dev(&[]);
+    let put =
+        ["submit", "document.put", "a", "{\"content\":\"x\"}", "--id", "save:1", "--mint-time"];
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    for _ in 0..2 {
+        server.call(&[&put[..], &[now.as_str(), "--no-ack"]].concat()).expect(0, &["APPLIED"]);
+    }
+    let said = server.call(&["stats"]);
+    said.expect(0, &["1 (1 APPLIED)", "1 pending", "1 executed, 0 attached, 1 replayed"]);
+    let json = server.call(&["stats", "-o", "json"]);
+    let figures: serde_json::Value = serde_json::from_str(&json.stdout).expect("one value");
+    assert_eq!((&figures["effects"], &figures["account"]), (&1.into(), &"local".into()));
+    assert_eq!(figures["replica"]["replayed"], 1);
+    assert!(figures["oldestUnackedSeconds"].as_f64().is_some_and(|age| age >= 0.0), "{figures}");
+    assert!(figures["oldestOverdueSeconds"].is_null(), "{figures}");
+    let json = server.call(&["sweep", "-o", "json"]);
+    let swept: serde_json::Value = serde_json::from_str(&json.stdout).expect("one value");
+    assert_eq!(
+        (&swept["counts"]["expired"], &swept["counts"]["compacted"]),
+        (&0.into(), &0.into())
+    );
+}
+
+#[test]
 fn a_document_is_printed_as_it_is() {
     let server = Running::dev(&[]);
     let put = ["submit", "document.put", "a", "{\"content\":\"no line feed\"}"];
