@@ -423,7 +423,7 @@ async fn probe_until(
         }
         metrics.run_upkeep();
         probe(&engine, &health).await;
-        if probes % PROBES_PER_LOOK == 0 {
+        if probes.is_multiple_of(PROBES_PER_LOOK) {
             look_at_pressure(&engine).await;
         }
         probes = probes.wrapping_add(1);
