@@ -141,6 +141,11 @@ fn cases(name: &str, now: Timestamp) -> Vec<Case> {
         case(opened("update"), update("update"), "Updated to Some(5)"),
         case(vec![], set(Setting::AckWindow, 50_000_000), "In force Span(50000000)"),
         case(vec![], raise_floor(now - Span::days(3), Intention::Execute), "Raised from none"),
+        case(
+            vec![run(submit("erase").on(&path("erase")).command()), run(ack(&path("erase"), &[1]))],
+            commands::erase(&path("erase")),
+            "Erased: Now",
+        ),
         // Empty: what it held would end in a batch of its own.
         case(
             vec![
@@ -319,6 +324,7 @@ fn short(reply: &Result<Reply, Refusal>) -> String {
             Timestamp::BEGINNING => "Raised from none".to_owned(),
             before => format!("Raised from {before:?}"),
         },
+        Ok(Reply::Erased(erased)) => format!("Erased: {erased:?}"),
         Ok(Reply::Released(_)) => "Released".to_owned(),
         Ok(Reply::Swept(swept)) => format!("{swept:?}"),
         Ok(Reply::Probed(answer)) => format!("{:?}", answer.standing),

@@ -1,5 +1,7 @@
 //! AdminService: what operators do, for whichever account they name.
 
+mod erase;
+mod export;
 mod floor;
 mod locks;
 mod named;
@@ -82,6 +84,34 @@ impl AdminService for Api {
             // Boxed: the compiler bounds how deep futures nest in one another.
             let usage: BoxFuture<'_, _> = Box::pin(self.usage(&named.account));
             usage.await
+        };
+        self.answer_read(call, answer).await
+    }
+
+    async fn erase_payloads(
+        &self,
+        request: Request<proto::ErasePayloadsRequest>,
+    ) -> Result<Response<proto::ErasePayloadsResponse>, Status> {
+        let call = Call::of(&request, |asked| &asked.operation_id);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            self.erase(named, request.into_inner(), call.answer_by).await
+        };
+        let result = answer.await;
+        self.answer(call, result)
+    }
+
+    async fn export_operations(
+        &self,
+        request: Request<proto::ExportOperationsRequest>,
+    ) -> Result<Response<proto::ExportOperationsResponse>, Status> {
+        let call = Call::plain(&request);
+        let answer = async {
+            let named = Named::by(&request, |asked| &asked.account)?;
+            // Boxed: the compiler bounds how deep futures nest in one another.
+            let page: BoxFuture<'_, _> =
+                Box::pin(self.export(&named.account, request.into_inner()));
+            page.await
         };
         self.answer_read(call, answer).await
     }

@@ -160,7 +160,8 @@ impl Api {
         })
     }
 
-    async fn audit_rows(&self, key: &OperationKey) -> Result<Vec<AuditRow>, ReadError> {
+    /// The rows of an operation's trail, oldest first.
+    pub(super) async fn audit_rows(&self, key: &OperationKey) -> Result<Vec<AuditRow>, ReadError> {
         let chain = AuditChain::Operation(key.clone());
         let mut rows: Vec<AuditRow> = Vec::new();
         while i64::try_from(rows.len()).is_ok_and(|length| length < STORY_ROWS_MAX) {
@@ -176,14 +177,18 @@ impl Api {
     }
 }
 
-fn position(operation: &Operation) -> OperationPosition {
+/// Where a list goes on after an operation.
+pub(super) fn position(operation: &Operation) -> OperationPosition {
     OperationPosition { accept_time: operation.accept_time, id: operation.key.id.clone() }
 }
 
 /// One story from the chained rows and from the evidence of acks that stands in the deliveries: in
 /// the order of the chain, whatever a clock said; an ack without a row of its own comes right
 /// after the row that queued its delivery.
-fn story(rows: &[AuditRow], deliveries: &[Delivery]) -> Result<Vec<StoryEvent>, ReadError> {
+pub(super) fn story(
+    rows: &[AuditRow],
+    deliveries: &[Delivery],
+) -> Result<Vec<StoryEvent>, ReadError> {
     let mut chained = Vec::new();
     for row in rows {
         for (part, event) in (1..).zip(unpack_events(&row.events)?) {

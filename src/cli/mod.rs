@@ -10,6 +10,8 @@ pub mod connection;
 pub mod demo;
 pub mod dev;
 pub mod document;
+mod erase;
+mod export;
 pub mod failures;
 mod floor;
 pub mod get;
@@ -73,6 +75,10 @@ pub enum Command {
     Inbox(inbox::InboxArgs),
     /// Read documents.
     Document(document::DocumentArgs),
+    /// Write an account's receipts and audit trails, one JSON value a line.
+    Export(export::ExportArgs),
+    /// Erase what operations were sent and gave back; receipts and trails stay.
+    Erase(erase::EraseArgs),
     /// Show what an account has: effects, replays, what waits and since when.
     Stats(stats::StatsArgs),
     /// End what is overdue now.
@@ -132,6 +138,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Cancel(args) => cancel::run(args).await,
         Command::Inbox(args) => inbox::run(args).await,
         Command::Document(args) => document::run(args).await,
+        Command::Export(args) => export::run(args).await,
+        Command::Erase(args) => erase::run(args).await,
         Command::Stats(args) => stats::run(args).await,
         Command::Sweep(args) => sweep::run(args).await,
         Command::Rehearse(args) => rehearse::run(args).await,

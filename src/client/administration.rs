@@ -5,6 +5,7 @@
 
 use super::{connect::Client, error::Failure};
 use crate::proto::{
+    ErasePayloadsRequest, ErasePayloadsResponse, ExportOperationsRequest, ExportOperationsResponse,
     GetPolicyRequest, GetPolicyResponse, GetUsageRequest, GetUsageResponse,
     RaiseEvidenceFloorRequest, RaiseEvidenceFloorResponse, RunSweepRequest, RunSweepResponse,
     UpdatePolicyRequest, UpdatePolicyResponse,
@@ -16,6 +17,31 @@ impl Client {
         self.repeat(|| {
             let (mut service, request) = (self.administration(), self.timed(request.clone()));
             async move { service.run_sweep(request).await }
+        })
+        .await
+    }
+
+    /// Erases payloads of ended operations, a page at a time; durable once answered, and harmless to
+    /// repeat.
+    pub async fn erase_payloads(
+        &self,
+        request: ErasePayloadsRequest,
+    ) -> Result<ErasePayloadsResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.erase_payloads(request).await }
+        })
+        .await
+    }
+
+    /// A page of an account's operations with their receipts and trails.
+    pub async fn export_operations(
+        &self,
+        request: ExportOperationsRequest,
+    ) -> Result<ExportOperationsResponse, Failure> {
+        self.repeat(|| {
+            let (mut service, request) = (self.administration(), self.timed(request.clone()));
+            async move { service.export_operations(request).await }
         })
         .await
     }

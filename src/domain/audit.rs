@@ -97,11 +97,13 @@ pub enum AuditKind {
     EvidenceFloorRaised = 17,
     /// The store was marked: it may have lost what was accepted; in the account's own chain alone.
     StoreMarked = 18,
+    /// The payloads were erased by hand.
+    Erased = 19,
 }
 
 impl AuditKind {
     /// Every kind.
-    pub const ALL: [AuditKind; 18] = [
+    pub const ALL: [AuditKind; 19] = [
         AuditKind::Accepted,
         AuditKind::Waiting,
         AuditKind::Applied,
@@ -120,6 +122,7 @@ impl AuditKind {
         AuditKind::PolicyChanged,
         AuditKind::EvidenceFloorRaised,
         AuditKind::StoreMarked,
+        AuditKind::Erased,
     ];
 }
 

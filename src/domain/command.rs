@@ -4,25 +4,28 @@
 //! finds beyond that arrives with the next batch (see [`super::world`]).
 
 mod needs;
+mod operators;
 mod swept;
 
 use std::collections::BTreeMap;
 
 pub(super) use self::needs::BODY_WEIGHT;
-pub use self::swept::Swept;
+pub use self::{
+    operators::{Erased, Erasure, FloorRaise, FloorRaised, PolicyUpdate, PolicyUpdated},
+    swept::Swept,
+};
 use super::{
     attempts::{Attempted, Attempts},
     delivery::{Delivery, DeliveryKey, DeliveryTarget, InboxKey},
     document::DocumentAction,
-    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Timestamp},
-    inbox::{AccountRow, Consumer, Force, Inbox, InboxChange},
+    ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span},
+    inbox::{Consumer, Force, Inbox, InboxChange},
     intent::{Intent, IntentDigest},
     lock::{Lock, TargetKey},
     operation::{Operation, OperationKey, ResultKind},
     policy::Policy,
     redrive::Redriven,
     refusal::Refusal,
-    settings::SettingsChange,
     standing::{Answer, Evidence},
     world::needs::Unloaded,
 };
@@ -81,54 +84,6 @@ pub struct Submit {
     pub intention: Intention,
     /// What is to be kept of the result; not part of the intent.
     pub result: ResultKind,
-}
-
-/// A change of an account's policy.
-#[derive(Debug, Clone)]
-pub struct PolicyUpdate {
-    /// Whose.
-    pub account: Account,
-    /// What becomes of which setting.
-    pub change: SettingsChange,
-    /// Why.
-    pub reason: String,
-    /// The credential's subject.
-    pub subject: String,
-    /// Meant or only tried.
-    pub intention: Intention,
-}
-
-/// The answer to [`Command::UpdatePolicy`].
-#[derive(Debug, Clone)]
-pub struct PolicyUpdated {
-    /// The account after.
-    pub row: AccountRow,
-    /// What is in force for it then.
-    pub policy: Policy,
-}
-
-/// A raise of an account's evidence floor by hand.
-#[derive(Debug, Clone)]
-pub struct FloorRaise {
-    /// Whose.
-    pub account: Account,
-    /// Up to which mint time, at least.
-    pub floor: Timestamp,
-    /// Why.
-    pub reason: String,
-    /// The credential's subject.
-    pub subject: String,
-    /// Meant or only tried.
-    pub intention: Intention,
-}
-
-/// The answer to [`Command::RaiseFloor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FloorRaised {
-    /// The floor as it was.
-    pub before: Timestamp,
-    /// The floor then; the same where it was as high already.
-    pub after: Timestamp,
 }
 
 /// Everything that changes state goes through one of these.
@@ -267,6 +222,8 @@ pub enum Command {
     UpdatePolicy(Box<PolicyUpdate>),
     /// Raises an account's evidence floor by hand.
     RaiseFloor(Box<FloorRaise>),
+    /// Erases the payloads of an operation.
+    Erase(Box<Erasure>),
     /// Releases a lock by hand.
     ReleaseLock {
         /// Which.
@@ -441,6 +398,8 @@ pub enum Reply {
     PolicyUpdated(Box<PolicyUpdated>),
     /// To [`Command::RaiseFloor`].
     FloorRaised(FloorRaised),
+    /// To [`Command::Erase`].
+    Erased(Erased),
     /// To [`Command::ReleaseLock`]: the lock as it was.
     Released(Box<Lock>),
     /// To the sweeps.

@@ -8,7 +8,7 @@ use super::{
     audit::{self, AuditChain, AuditEvent},
     cancel, closing,
     command::{Command, Decided, Halt, Reply},
-    consume, deliver, floor, inboxes,
+    consume, deliver, erase, floor, inboxes,
     operation::{Operation, OperationKey},
     policies, record, redrive, release, standing, submit, sweep,
     world::{
@@ -54,6 +54,7 @@ pub fn decide(world: &mut World, command: &Command) -> Decided<Reply> {
         }
         Command::UpdatePolicy(update) => policies::update(world, update),
         Command::RaiseFloor(raise) => floor::raise(world, raise),
+        Command::Erase(erasure) => erase::erase(world, erasure),
         Command::ReleaseLock { target, operation_id, reason, subject } => {
             release::by_hand(world, target, operation_id, reason, subject)
         }

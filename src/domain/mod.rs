@@ -23,6 +23,7 @@ mod deliver;
 pub mod delivery;
 pub mod document;
 pub mod epoch;
+mod erase;
 pub mod failover;
 pub mod filter;
 mod finish;

@@ -90,7 +90,10 @@ pub(super) fn sweep(world: &mut World, operation: Operation) -> Decided<Reply> {
 }
 
 /// Until when the news of it can be open; `None`: it is not.
-fn open_until(world: &World, operation: &Operation) -> Result<Option<Timestamp>, Unloaded> {
+pub(super) fn open_until(
+    world: &World,
+    operation: &Operation,
+) -> Result<Option<Timestamp>, Unloaded> {
     let Some(key) = operation.delivery_key() else { return Ok(None) };
     let open = world.delivery(&key)?.filter(|delivery| delivery.state.is_open());
     Ok(open.map(|delivery| delivery.expire_time))
@@ -105,17 +108,21 @@ fn look_again(
     Ok(Reply::Swept(Swept::Nothing))
 }
 
-/// Leaves the tombstone: all but what was sent, what the result held, and the labels.
 fn compact(world: &mut World, operation: Operation, policy: &Policy) -> Decided<Reply> {
-    let mut tombstone = Operation {
+    world.empty_operation(tombstone(operation, policy))?;
+    Ok(Reply::Swept(Swept::Compacted))
+}
+
+/// What is left of a record: all but what was sent, what the result held, and the labels.
+pub(super) fn tombstone(operation: Operation, policy: &Policy) -> Operation {
+    let mut left = Operation {
         retained: Retained::Tombstone,
         arguments: Arguments::Inline(Bytes::new()),
         labels: BTreeMap::new(),
         ..operation
     };
-    tombstone.due_time = due(&tombstone, policy);
-    world.empty_operation(tombstone)?;
-    Ok(Reply::Swept(Swept::Compacted))
+    left.due_time = due(&left, policy);
+    left
 }
 
 fn drop_trail(world: &mut World, operation: Operation, policy: &Policy) -> Decided<Reply> {

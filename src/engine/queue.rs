@@ -86,6 +86,7 @@ pub(super) fn identity(command: &Command) -> Option<&OperationKey> {
         | Command::Probe { key, .. }
         | Command::SweepOperation { key }
         | Command::FoldReplays { key, .. } => Some(key),
+        Command::Erase(erasure) => Some(&erasure.key),
         Command::Ack { .. }
         | Command::Extend { .. }
         | Command::Defer { .. }

@@ -5,6 +5,8 @@ mod hosted;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod erase;
+mod export;
 mod floor;
 mod sweep;
 mod usage;

@@ -53,7 +53,7 @@ fn operators_see_effects_replays_and_what_the_sweep_did() {
     let server = Running::dev(&[]);
     let put =
         ["submit", "document.put", "a", "{\"content\":\"x\"}", "--id", "save:1", "--mint-time"];
-    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let now = humantime::format_rfc3339_seconds(crate::support::wall_clock()).to_string();
     for _ in 0..2 {
         server.call(&[&put[..], &[now.as_str(), "--no-ack"]].concat()).expect(0, &["APPLIED"]);
     }
@@ -65,6 +65,20 @@ fn operators_see_effects_replays_and_what_the_sweep_did() {
     assert_eq!(figures["replica"]["replayed"], 1);
     assert!(figures["oldestUnackedSeconds"].as_f64().is_some_and(|age| age >= 0.0), "{figures}");
     assert!(figures["oldestOverdueSeconds"].is_null(), "{figures}");
+    let exported = server.call(&["export"]);
+    let lines: Vec<&str> = exported.stdout.lines().collect();
+    let [line] = lines.as_slice() else { panic!("{}", exported.stdout) };
+    let exported: serde_json::Value = serde_json::from_str(line).expect("one value a line");
+    assert_eq!(exported["operation"]["operationId"], "save:1");
+    assert_eq!(exported["events"][0]["kind"], "ACCEPTED");
+    server.call(&["erase", "--all"]).expect(2, &["--reason"]);
+    server.call(&["erase", "--reason", "asked for"]).expect(2, &["--target", "--all"]);
+    let erase = ["erase", "--all", "--reason", "asked for"];
+    server.call(&erase).expect(0, &["left: news open", "run this again"]);
+    server.call(&["inbox", "ack", "default", "1"]).expect(0, &["ACKED"]);
+    let json = server.call(&[&erase[..], &["-o", "json"]].concat());
+    let erased: serde_json::Value = serde_json::from_str(&json.stdout).expect("one value");
+    assert_eq!((&erased["erased"], &erased["newsOpen"]), (&1.into(), &0.into()));
     let json = server.call(&["sweep", "-o", "json"]);
     let swept: serde_json::Value = serde_json::from_str(&json.stdout).expect("one value");
     assert_eq!(

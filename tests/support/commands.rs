@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use receiptd::domain::{
     attempts::{AttemptTarget, Attempts},
-    command::{Choice, Command, FloorRaise, IfAbsent, Intention, OnLocked, PolicyUpdate, Submit},
+    command::{
+        Choice, Command, Erasure, FloorRaise, IfAbsent, Intention, OnLocked, PolicyUpdate, Submit,
+    },
     delivery::{DeliveryKey, DeliveryTarget, InboxKey},
     document,
     ids::{Account, ConsumerId, InboxName, MintTime, OperationId, Span, Target, Timestamp},
@@ -239,6 +241,14 @@ pub fn delete(name: &str, force: Force, generation: Option<i64>) -> Command {
 
 pub fn sweep_inbox(name: &str) -> Command {
     Command::SweepInbox { key: inbox(name) }
+}
+
+pub fn erase(id: &str) -> Command {
+    Command::Erase(Box::new(Erasure {
+        key: operation(id),
+        reason: "asked for".to_owned(),
+        subject: "operator".to_owned(),
+    }))
 }
 
 pub fn update_policy(change: BTreeMap<Setting, Option<i64>>, intention: Intention) -> Command {

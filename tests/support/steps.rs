@@ -120,6 +120,9 @@ pub enum Step {
         value: Option<i64>,
         trial: bool,
     },
+    Erase {
+        id: u8,
+    },
     /// To so long ago; a few are too far ahead.
     RaiseFloor {
         ago: i64,
@@ -174,6 +177,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (0..6_u8, prop::option::weighted(0.8, 0..6_i64), 0..5_u8).prop_map(
             |(setting, value, trial)| Step::Policy { setting, value, trial: trial == 0 }
         ),
+        2 => (0..8_u8).prop_map(|id| Step::Erase { id }),
         1 => (prop_oneof![1 => -400..-200_i64, 20 => 100..800_i64], any::<bool>())
             .prop_map(|(ago, trial)| Step::RaiseFloor { ago, trial }),
         // Mostly within the ack window, now and then beyond what is kept.
@@ -345,6 +349,7 @@ impl Model {
                 let intention = if *trial { Intention::ValidateOnly } else { Intention::Execute };
                 commands::update_policy([policy_step(*setting, *value)].into(), intention)
             }
+            Step::Erase { id } => commands::erase(&format!("o{id}")),
             Step::RaiseFloor { ago, trial } => {
                 let intention = if *trial { Intention::ValidateOnly } else { Intention::Execute };
                 commands::raise_floor(self.memory.now - Span::seconds(*ago), intention)

@@ -304,6 +304,15 @@ fn endings(first: &str, second: &str) -> Vec<Call> {
             Ends::Alone,
             { "/0/floor": "2020-01-01T00:00:00Z", "/0/account": "local" }
         ),
+        call!("receiptd.v1.AdminService/ExportOperations", { "pageSize": 1 }, Ends::Alone, {
+            "/0/operations/0/events/0/number": "1",
+        }),
+        call!(
+            "receiptd.v1.AdminService/ErasePayloads",
+            { "target": "nothing/here", "reason": "the tool says so" },
+            Ends::Alone,
+            { "/0/account": "local" }
+        ),
         call!("receiptd.v1.AdminService/GetUsage", {}, Ends::Alone, { "/0/account": "local" }),
         call!("receiptd.v1.AdminService/RunSweep", {}, Ends::Alone, { "/0/account": "local" }),
         call!("receiptd.v1.AdminService/VerifyInvariants", {}, Ends::Alone, {

@@ -325,6 +325,7 @@ pub fn event(event: &StoryEvent) -> proto::OperationEvent {
         AuditKind::AckedLate => proto::OperationEventKind::AckedLate,
         AuditKind::Redriven => proto::OperationEventKind::Redriven,
         AuditKind::Sealed => proto::OperationEventKind::Sealed,
+        AuditKind::Erased => proto::OperationEventKind::Erased,
         // Never in an operation's trail.
         AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised | AuditKind::StoreMarked => {
             proto::OperationEventKind::Unspecified

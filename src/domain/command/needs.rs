@@ -43,6 +43,7 @@ impl Command {
             | Command::UpdateInbox { inbox, .. }
             | Command::DeleteInbox { inbox, .. } => &inbox.account,
             Command::UpdatePolicy(update) => &update.account,
+            Command::Erase(erasure) => &erasure.key.account,
             Command::RaiseFloor(raise) => &raise.account,
             Command::ReleaseLock { target, .. } | Command::SweepLock { target } => &target.account,
             Command::SweepDelivery { key, .. } => &key.inbox.account,
@@ -71,6 +72,7 @@ impl Command {
             | Command::DeleteInbox { .. }
             | Command::UpdatePolicy(_)
             | Command::RaiseFloor(_)
+            | Command::Erase(_)
             | Command::ReleaseLock { .. }
             | Command::SweepDelivery { .. }
             | Command::SweepOperation { .. }
@@ -111,6 +113,7 @@ impl Command {
             | Command::DeleteInbox { .. }
             | Command::UpdatePolicy(_)
             | Command::RaiseFloor(_)
+            | Command::Erase(_)
             | Command::SweepOperation { .. }
             | Command::SweepInbox { .. }
             | Command::SweepAccount { .. }
@@ -142,6 +145,10 @@ impl Command {
             // so too below, wherever a rule asks for its policy.
             Command::Cancel { key, .. } | Command::SweepOperation { key } => {
                 vec![Need::Operation(key.clone(), Access::Write), looks_at(&key.account)]
+            }
+            Command::Erase(erasure) => {
+                let key = erasure.key.clone();
+                vec![looks_at(&key.account), Need::Operation(key, Access::Write)]
             }
             Command::Probe { key, .. } => {
                 vec![Need::Operation(key.clone(), Access::Read), looks_at(&key.account)]

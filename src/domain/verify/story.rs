@@ -54,6 +54,7 @@ pub struct Story {
     outcome: Option<AuditEvent>,
     news: Option<News>,
     holds_lock: bool,
+    erased: bool,
 }
 
 impl Story {
@@ -117,6 +118,10 @@ impl Story {
             | AuditKind::Dead
             | AuditKind::AckedLate
             | AuditKind::Redriven => self.deliver(event, time),
+            AuditKind::Erased => {
+                self.erased = true;
+                demand(self.ended.is_some(), "that only what has ended is erased")
+            }
             AuditKind::PolicyChanged | AuditKind::EvidenceFloorRaised | AuditKind::StoreMarked => {
                 Err("nothing of an account in an operation's chain")
             }
@@ -215,6 +220,7 @@ impl Story {
         differences.compare("delivery", sequence, row.delivery_sequence);
         let news_due = self.ended.is_some() && row.inbox.is_some();
         differences.compare("has news", news_due, self.news.is_some());
+        differences.compare("erased", self.erased, self.erased && row.is_compacted());
         match self.ended {
             None => differences.compare("due", Some(row.start_deadline), row.due_time),
             // What is known ages; when, is up to the account's policy.
