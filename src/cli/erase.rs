@@ -75,6 +75,7 @@ pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
         total.unresolved += page.unresolved;
         total.news_open += page.news_open;
         total.no_record += page.no_record;
+        total.refused.extend(page.refused);
         if page.next_page_token.is_empty() {
             break;
         }
@@ -86,6 +87,7 @@ pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
         ("unresolved", "left: not ended or not known", total.unresolved),
         ("newsOpen", "left: news open", total.news_open),
         ("noRecord", "without a record", total.no_record),
+        ("refused", "left: refused", total.refused.iter().map(|left| left.rows).sum()),
     ];
     let json = || {
         let mut told = json!({ "account": total.account });
@@ -102,6 +104,9 @@ pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
     say_as(args.output.output, json, table)?;
     if total.news_open > 0 {
         note("some news is open: ack it or let it expire, then run this again");
+    }
+    for left in &total.refused {
+        note(format!("{} were left by {}: run this again", left.rows, left.reason));
     }
     Ok(ExitCode::SUCCESS)
 }

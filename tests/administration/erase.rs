@@ -140,9 +140,13 @@ async fn whatever_is_wrong_erases_nothing(store: TestStore) {
     let without_reason = ErasePayloadsRequest { reason: " ".to_owned(), ..all() };
     let wrong_token = ErasePayloadsRequest { page_token: "no".to_owned(), ..all() };
     let wrong_id = ErasePayloadsRequest { operation_id: "\n".to_owned(), ..all() };
-    for (request, field) in
-        [(without_reason, "reason"), (wrong_token, "page_token"), (wrong_id, "operation_id")]
-    {
+    let two = ErasePayloadsRequest { target: "other".to_owned(), ..of_operation(&id) };
+    for (request, field) in [
+        (without_reason, "reason"),
+        (wrong_token, "page_token"),
+        (wrong_id, "operation_id"),
+        (two, "target"),
+    ] {
         let refused = Refused::of(&erase(&a, request).await.expect_err("refused"));
         assert_eq!((refused.code, refused.value("field")), (Code::InvalidArgument, field));
         assert_eq!(refused.value("outcome"), "NO_EFFECT");

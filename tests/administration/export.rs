@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-on_both_stores!(every_operation_is_exported_once_with_its_trail);
+on_both_stores!(every_operation_is_exported_once_with_its_trail, a_page_keeps_to_what_clients_take,);
 
 async fn export(
     caller: &Caller,
@@ -94,4 +94,37 @@ async fn every_operation_is_exported_once_with_its_trail(store: TestStore) {
 
 fn page_of(account: &str) -> ExportOperationsRequest {
     page(account, 3, "")
+}
+
+/// Operations with labels of 4 KiB each.
+async fn a_page_keeps_to_what_clients_take(store: TestStore) {
+    let hosted = host(store, Policy::default()).await;
+    let a = hosted.a();
+    for batch in 0..3 {
+        let submits = (0..100).map(|number| {
+            let id = Identity::fresh();
+            let mut request = into_inbox(id.put(&format!("d{number}"), "x"), "editor");
+            let label = |at: usize| (format!("label-{at}"), "x".repeat(250));
+            request.labels = (0..15).map(label).collect();
+            request.labels.insert("batch".to_owned(), batch.to_string());
+            request
+        });
+        a.submitted_together(submits.collect()).await;
+    }
+    let (mut seen, mut token, mut pages) = (BTreeSet::new(), String::new(), 0);
+    loop {
+        let page = export(&a, page("", 100, &token)).await.expect("a page");
+        assert!(prost::Message::encoded_len(&page) < 300 * 1024);
+        for one in page.operations {
+            let id = one.operation.expect("there").operation_id;
+            assert!(seen.insert(id), "each once");
+        }
+        (token, pages) = (page.next_page_token, pages + 1);
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 300);
+    assert!(pages > 3, "{pages}: a page of a hundred would be larger");
+    hosted.stop().await;
 }

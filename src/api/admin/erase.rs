@@ -1,5 +1,7 @@
 //! ErasePayloads.
 
+use std::collections::BTreeMap;
+
 use futures_util::StreamExt as _;
 use sha2::{Digest, Sha256};
 
@@ -15,7 +17,7 @@ use crate::{
     },
     domain::{
         command::{Command, Erased, Erasure, Reply},
-        ids::{Account, OperationId},
+        ids::{Account, Invalid, OperationId},
         operation::{Operation, OperationKey},
         refusal::{Refusal, RefusalOutcome},
     },
@@ -46,6 +48,14 @@ impl Api {
         let (keys, next_page_token) = match request.operation_id.as_str() {
             "" => self.page_to_erase(&account, &request).await?,
             id => {
+                for (field, text) in
+                    [("target", &request.target), ("page_token", &request.page_token)]
+                {
+                    if !text.is_empty() {
+                        let problem = "must be empty where operation_id is set";
+                        return Err(Refusal::Invalid(Invalid::new(field, problem)).into());
+                    }
+                }
                 let id = OperationId::parse(id).map_err(Refusal::Invalid)?;
                 (vec![OperationKey { account: account.clone(), id }], String::new())
             }
@@ -54,15 +64,15 @@ impl Api {
             let mut erasures = futures_util::stream::iter(keys)
                 .map(|key| self.erase_one(&wanted, key))
                 .buffer_unordered(CONCURRENCY);
-            let mut each = Vec::new();
+            let mut counted = Counted::default();
             while let Some(erased) = erasures.next().await {
-                each.push(erased?);
+                counted.add(erased);
             }
-            Ok::<_, Refusal>(each)
+            Ok::<_, Refusal>(counted)
         };
-        let each = answer_by.or_late(RefusalOutcome::Unknown, erasing).await?;
+        let counted = answer_by.or_late(RefusalOutcome::Unknown, erasing).await?;
         let account = account.as_str().to_owned();
-        Ok(proto::ErasePayloadsResponse { account, next_page_token, ..counted(&each) })
+        Ok(proto::ErasePayloadsResponse { account, next_page_token, ..counted.told() })
     }
 
     /// The next operations, and where to go on.
@@ -96,17 +106,58 @@ impl Api {
     }
 }
 
-fn counted(each: &[Erased]) -> proto::ErasePayloadsResponse {
-    let count = |wanted: Erased| {
-        let found = each.iter().filter(|erased| **erased == wanted).count();
-        i64::try_from(found).unwrap_or(i64::MAX)
-    };
-    proto::ErasePayloadsResponse {
-        erased: count(Erased::Now),
-        erased_before: count(Erased::Before),
-        unresolved: count(Erased::Unresolved),
-        news_open: count(Erased::NewsOpen),
-        no_record: count(Erased::NoRecord),
-        ..proto::ErasePayloadsResponse::default()
+/// What one call came to. One refusal does not hide what the others did.
+#[derive(Default)]
+struct Counted {
+    each: Vec<Erased>,
+    refused: BTreeMap<&'static str, i64>,
+}
+
+impl Counted {
+    fn add(&mut self, erased: Result<Erased, Refusal>) {
+        match erased {
+            Ok(erased) => self.each.push(erased),
+            Err(refusal) => *self.refused.entry(refusal.reason()).or_default() += 1,
+        }
+    }
+
+    fn told(self) -> proto::ErasePayloadsResponse {
+        let count = |wanted: Erased| {
+            let found = self.each.iter().filter(|erased| **erased == wanted).count();
+            i64::try_from(found).unwrap_or(i64::MAX)
+        };
+        proto::ErasePayloadsResponse {
+            erased: count(Erased::Now),
+            erased_before: count(Erased::Before),
+            unresolved: count(Erased::Unresolved),
+            news_open: count(Erased::NewsOpen),
+            no_record: count(Erased::NoRecord),
+            refused: self
+                .refused
+                .into_iter()
+                .map(|(reason, rows)| proto::SweepRefusal { reason: reason.to_owned(), rows })
+                .collect(),
+            ..proto::ErasePayloadsResponse::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::Span;
+
+    #[test]
+    fn one_refusal_does_not_hide_what_the_others_did() {
+        let mut counted = Counted::default();
+        let busy = || Refusal::IdentityHeld { retry: Span::seconds(1) };
+        for erased in [Ok(Erased::Now), Err(busy()), Ok(Erased::NewsOpen), Err(busy())] {
+            counted.add(erased);
+        }
+        let told = counted.told();
+        assert_eq!((told.erased, told.news_open, told.unresolved), (1, 1, 0));
+        let refused: Vec<_> =
+            told.refused.iter().map(|left| (left.reason.as_str(), left.rows)).collect();
+        assert_eq!(refused, [("IDENTITY_HELD", 2)]);
     }
 }

@@ -1,5 +1,7 @@
 //! ExportOperations.
 
+use prost::Message as _;
+
 use crate::{
     api::{
         Api,
@@ -20,6 +22,8 @@ use crate::{
 /// Operations of one page at most: their trails are read one by one, and a page stays within the 4 MiB
 /// that clients take.
 const PAGE_SIZE_MAX: i64 = 100;
+/// Bytes of one page, or one operation more: a small part of what clients take.
+const PAGE_BYTES_MAX: usize = 256 * 1024;
 /// Without a wish.
 const PAGE_SIZE_DEFAULT: i64 = 50;
 /// Nothing is filtered.
@@ -45,23 +49,31 @@ impl Api {
         let store = self.engine().store();
         let rows = store.list_operations(account, after.as_ref(), size).await?;
         let full = i64::try_from(rows.len()).is_ok_and(|count| count >= size);
-        let next = rows.last().filter(|_| full).map(position);
+        let mut next = rows.last().filter(|_| full).map(position);
         let keys: Vec<_> = rows.iter().filter_map(Operation::delivery_key).collect();
         let deliveries = match keys.is_empty() {
             true => Vec::new(),
             false => store.deliveries(&keys).await?,
         };
-        let mut exported = Vec::with_capacity(rows.len());
+        let (mut exported, mut bytes) = (Vec::with_capacity(rows.len()), 0);
+        let mut last = None;
         for row in rows {
+            if bytes >= PAGE_BYTES_MAX {
+                next = last;
+                break;
+            }
+            last = Some(position(&row));
             let of = |delivery: &&Delivery| delivery.operation_id == row.key.id;
             let own: Vec<Delivery> = deliveries.iter().filter(of).cloned().collect();
             let trail = self.audit_rows(&row.key).await?;
             let events = story(&trail, &own)?;
-            exported.push(proto::ExportedOperation {
+            let one = proto::ExportedOperation {
                 operation: Some(operations::operation(&row, None)),
                 deliveries: own.iter().map(operations::delivery).collect(),
                 events: events.iter().map(operations::event).collect(),
-            });
+            };
+            bytes += one.encoded_len();
+            exported.push(one);
         }
         let next = next.as_ref().map(pack_operation);
         Ok(proto::ExportOperationsResponse {
