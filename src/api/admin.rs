@@ -17,6 +17,7 @@ pub(super) use self::named::OF_ACCOUNT;
 use super::{Api, deadline::Call};
 use crate::proto::{self, admin_service_server::AdminService};
 
+// Each call is boxed: the compiler bounds how deep futures nest in one another.
 #[tonic::async_trait]
 impl AdminService for Api {
     async fn get_policy(
@@ -26,7 +27,6 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let (named, is_admin) = Named::by_reader(&request, |asked| &asked.account)?;
-            // Boxed: the compiler bounds how deep futures nest in one another.
             let shown: BoxFuture<'_, _> = Box::pin(self.policy(&named.account, is_admin));
             shown.await
         };
@@ -40,7 +40,9 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            self.update_policy_of(named, request.into_inner(), call.answer_by).await
+            let running: BoxFuture<'_, _> =
+                Box::pin(self.update_policy_of(named, request.into_inner(), call.answer_by));
+            running.await
         };
         let result = answer.await;
         self.answer(call, result)
@@ -53,7 +55,9 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            self.raise_floor(named, request.into_inner(), call.answer_by).await
+            let running: BoxFuture<'_, _> =
+                Box::pin(self.raise_floor(named, request.into_inner(), call.answer_by));
+            running.await
         };
         let result = answer.await;
         self.answer(call, result)
@@ -81,7 +85,6 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            // Boxed: the compiler bounds how deep futures nest in one another.
             let usage: BoxFuture<'_, _> = Box::pin(self.usage(&named.account));
             usage.await
         };
@@ -95,7 +98,9 @@ impl AdminService for Api {
         let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            self.erase(named, request.into_inner(), call.answer_by).await
+            let running: BoxFuture<'_, _> =
+                Box::pin(self.erase(named, request.into_inner(), call.answer_by));
+            running.await
         };
         let result = answer.await;
         self.answer(call, result)
@@ -108,7 +113,6 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            // Boxed: the compiler bounds how deep futures nest in one another.
             let page: BoxFuture<'_, _> =
                 Box::pin(self.export(&named.account, request.into_inner()));
             page.await
@@ -123,7 +127,6 @@ impl AdminService for Api {
         let call = Call::plain(&request);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            // Boxed: the compiler bounds how deep futures nest in one another.
             let page: BoxFuture<'_, _> =
                 Box::pin(self.verify(&named.account, &request.get_ref().page_token));
             page.await
@@ -151,7 +154,9 @@ impl AdminService for Api {
         let call = Call::of(&request, |asked| &asked.operation_id);
         let answer = async {
             let named = Named::by(&request, |asked| &asked.account)?;
-            self.release(named, request.into_inner(), call.answer_by).await
+            let running: BoxFuture<'_, _> =
+                Box::pin(self.release(named, request.into_inner(), call.answer_by));
+            running.await
         };
         let result = answer.await;
         self.answer(call, result)
