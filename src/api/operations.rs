@@ -220,7 +220,8 @@ impl Api {
                     Some(shown) => recorded(&identity, &shown, now),
                     None => self.absent_now(account, &identity, row, now).await?,
                 };
-                let evidence = Evidence::of(row, &self.engine().policy_of(row));
+                let loss = self.engine().store().facts().loss;
+                let evidence = Evidence::of(row, &self.engine().policy_of(row), loss);
                 Ok(proto::GetOperationResponse {
                     evidence: Some(operations::evidence(&evidence)),
                     ..answer

@@ -114,14 +114,18 @@ impl Clocks {
     /// store may have lost.
     pub fn of(account: Option<&AccountRow>, policy: &Policy, loss: Loss, now: Timestamp) -> Self {
         Clocks {
-            evidence_floor: account
-                .map_or(loss.evidence_floor, |row| row.evidence_floor.max(loss.evidence_floor)),
+            evidence_floor: floor_of(account, loss),
             closed_before: account.map_or(Timestamp::BEGINNING, |row| row.closed_before),
             now,
             window: policy.admission_window,
             skew: policy.max_clock_skew,
         }
     }
+}
+
+/// The evidence floor of an account, used or not.
+fn floor_of(account: Option<&AccountRow>, loss: Loss) -> Timestamp {
+    account.map_or(loss.evidence_floor, |row| row.evidence_floor.max(loss.evidence_floor))
 }
 
 /// How long an account keeps what it knows of an id, and what it can't tell any more: told with
@@ -134,19 +138,19 @@ pub struct Evidence {
     pub record_retention: Span,
     /// See the name.
     pub tombstone_retention: Span,
-    /// See [`AccountRow::evidence_floor`]; absent while nothing was deleted.
+    /// See [`AccountRow::evidence_floor`]; absent while nothing was deleted or lost.
     pub floor: Option<Timestamp>,
 }
 
 impl Evidence {
     /// That of an account, used or not.
-    pub fn of(account: Option<&AccountRow>, policy: &Policy) -> Self {
-        let floor = account.map(|row| row.evidence_floor);
+    pub fn of(account: Option<&AccountRow>, policy: &Policy, loss: Loss) -> Self {
+        let floor = floor_of(account, loss);
         Evidence {
             admission_window: policy.admission_window,
             record_retention: policy.record_retention,
             tombstone_retention: policy.tombstone_retention,
-            floor: floor.filter(|floor| *floor > Timestamp::BEGINNING),
+            floor: (floor > Timestamp::BEGINNING).then_some(floor),
         }
     }
 }

@@ -95,7 +95,7 @@ fn replay(world: &World, submit: &Submit, operation: Operation) -> Decided<Reply
 
 fn evidence(world: &World, submit: &Submit) -> Decided<Evidence> {
     let account = &submit.key.account;
-    Ok(Evidence::of(world.account(account)?, &world.policy(account)?))
+    Ok(Evidence::of(world.account(account)?, &world.policy(account)?, world.loss()))
 }
 
 fn target_key(submit: &Submit) -> TargetKey {

@@ -53,7 +53,10 @@ fn refused_mark(store: &str, flags: &[&str]) -> String {
 
 /// An id of the lost window: it may have been used, and never executes again.
 async fn is_lost(caller: &Caller, id: &Identity, target: &str) {
-    assert_eq!(caller.get(id).await.standing(), Standing::EvidenceExpired);
+    let read = caller.get(id).await;
+    assert_eq!(read.standing(), Standing::EvidenceExpired);
+    // Told as the account's floor, also where the copy does not know the account.
+    assert!(read.evidence.is_some_and(|evidence| evidence.evidence_floor.is_some()), "{id:?}");
     let refused = caller.refused(id.append(target, "lost")).await;
     assert_eq!(refused.reason, "EVIDENCE_EXPIRED", "{refused:?}");
     assert_eq!(refused.value("outcome"), "NO_EFFECT");
