@@ -51,6 +51,20 @@ Exit codes:
   5  the outcome is not known: look up the same id
   6  not ended yet when the time was up";
 
+/// What operators say with every command about an account.
+#[derive(Debug, Clone, Args)]
+pub struct OperatorArgs {
+    /// The account that is meant; the caller's own without it.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub account: String,
+    #[command(flatten)]
+    /// Where the service is.
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    /// How the answer is printed.
+    pub output: OutputArgs,
+}
+
 /// Where the service is and who calls it.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs},
+    connection::OperatorArgs,
     failures::change_failed,
     output::{facts, note, say_as},
 };
@@ -27,9 +27,6 @@ executes again. Documents stay as they are: delete or overwrite them by an opera
 #[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub struct EraseArgs {
-    /// The account that is meant; the caller's own without it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub account: String,
     /// Only this operation's.
     #[arg(long, value_name = "ID", group = "which")]
     pub operation: Option<String>,
@@ -43,11 +40,8 @@ pub struct EraseArgs {
     #[arg(long)]
     pub reason: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Whose account, where the service is, and how the answer is printed.
+    pub on: OperatorArgs,
 }
 
 /// Erases page by page, and prints what that came to.
@@ -55,9 +49,9 @@ pub struct EraseArgs {
 /// # Errors
 /// [`Failure`] when the service does not answer, or refuses.
 pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
+    let client = args.on.connect.client()?;
     let mut request = ErasePayloadsRequest {
-        account: args.account,
+        account: args.on.account,
         operation_id: args.operation.unwrap_or_default(),
         target: args.target.unwrap_or_default(),
         reason: args.reason,
@@ -68,7 +62,7 @@ pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
     loop {
         let answer = client.erase_payloads(request.clone()).await;
         let page =
-            answer.map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
+            answer.map_err(|failure| change_failed(&failure, &args.on.connect.endpoint, again))?;
         total.account = page.account;
         total.erased += page.erased;
         total.erased_before += page.erased_before;
@@ -101,7 +95,7 @@ pub async fn run(args: EraseArgs) -> Result<ExitCode, Failure> {
         rows.extend(counted.map(|(_, name, count)| (name, count.to_string())));
         facts(rows)
     };
-    say_as(args.output.output, json, table)?;
+    say_as(args.on.output.output, json, table)?;
     if total.news_open > 0 {
         note("some news is open: ack it or let it expire, then run this again");
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs},
+    connection::OperatorArgs,
     failures::change_failed,
     json,
     output::{facts, say_as, time},
@@ -30,15 +30,9 @@ pub struct FloorArgs {
     /// Only check the raise.
     #[arg(long)]
     pub dry_run: bool,
-    /// The account that is meant; the caller's own without it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub account: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Whose account, where the service is, and how the answer is printed.
+    pub on: OperatorArgs,
 }
 
 /// Raises the floor and prints what it was and is.
@@ -46,9 +40,9 @@ pub struct FloorArgs {
 /// # Errors
 /// [`Failure`] when the service does not answer, or refuses.
 pub(super) async fn run(args: &FloorArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
+    let client = args.on.connect.client()?;
     let request = RaiseEvidenceFloorRequest {
-        account: args.account.clone(),
+        account: args.on.account.clone(),
         floor: Some(args.floor),
         reason: args.reason.clone(),
         validate_only: args.dry_run,
@@ -56,9 +50,9 @@ pub(super) async fn run(args: &FloorArgs) -> Result<ExitCode, Failure> {
     let again = "Run the same command again: a raise may be repeated.";
     let answer = client.raise_evidence_floor(request).await;
     let answer =
-        answer.map_err(|failure| change_failed(&failure, &args.connect.endpoint, again))?;
+        answer.map_err(|failure| change_failed(&failure, &args.on.connect.endpoint, again))?;
     say_as(
-        args.output.output,
+        args.on.output.output,
         || {
             json!({
                 "account": answer.account,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs, OutputFormat},
+    connection::{OperatorArgs, OutputArgs, OutputFormat},
     failures::{call_failed, change_failed},
     output::{list, say, say_json, time},
 };
@@ -50,15 +50,9 @@ Examples:
 /// The policy of an account.
 #[derive(Debug, Clone, Args)]
 pub struct PolicyGetArgs {
-    /// The account that is meant; the caller's own without it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub account: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Whose account, where the service is, and how the answer is printed.
+    pub on: OperatorArgs,
 }
 
 /// A change of it.
@@ -74,15 +68,9 @@ pub struct PolicySetArgs {
     /// Only check the change.
     #[arg(long)]
     pub dry_run: bool,
-    /// The account that is meant; the caller's own without it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub account: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Whose account, where the service is, and how the answer is printed.
+    pub on: OperatorArgs,
 }
 
 /// One setting, and its value; none: the default.
@@ -131,20 +119,21 @@ pub(super) async fn run(action: &PolicyAction) -> Result<ExitCode, Failure> {
 }
 
 async fn get(args: &PolicyGetArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
-    let request = GetPolicyRequest { account: args.account.clone() };
+    let client = args.on.connect.client()?;
+    let request = GetPolicyRequest { account: args.on.account.clone() };
     let answer = client.get_policy(request).await;
-    let answer = answer.map_err(|failure| call_failed(&failure, &args.connect.endpoint))?;
-    print(&args.output, || got_json(&answer), || got_text(&answer))?;
+    let answer = answer.map_err(|failure| call_failed(&failure, &args.on.connect.endpoint))?;
+    print(&args.on.output, || got_json(&answer), || got_text(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn set(args: &PolicySetArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
+    let client = args.on.connect.client()?;
     let answer = client.update_policy(request(args)).await;
     let look = "See with: receiptd config policy get";
-    let answer = answer.map_err(|failure| change_failed(&failure, &args.connect.endpoint, look))?;
-    print(&args.output, || updated_json(&answer), || updated_text(&answer))?;
+    let answer =
+        answer.map_err(|failure| change_failed(&failure, &args.on.connect.endpoint, look))?;
+    print(&args.on.output, || updated_json(&answer), || updated_text(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -172,7 +161,7 @@ fn request(args: &PolicySetArgs) -> UpdatePolicyRequest {
         }
     }
     UpdatePolicyRequest {
-        account: args.account.clone(),
+        account: args.on.account.clone(),
         policy: Some(policy),
         update_mask: Some(FieldMask { paths: update }),
         reset_mask: Some(FieldMask { paths: reset }),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Failure,
-    connection::{ConnectArgs, OutputArgs},
+    connection::OperatorArgs,
     failures::call_failed,
     output::{facts, note, say_as},
 };
@@ -23,15 +23,9 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatsArgs {
-    /// The account that is meant; the caller's own without it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub account: String,
     #[command(flatten)]
-    /// Where the service is.
-    pub connect: ConnectArgs,
-    #[command(flatten)]
-    /// How the answer is printed.
-    pub output: OutputArgs,
+    /// Whose account, where the service is, and how the answer is printed.
+    pub on: OperatorArgs,
 }
 
 /// Prints the figures.
@@ -39,10 +33,10 @@ pub struct StatsArgs {
 /// # Errors
 /// [`Failure`] when the service does not answer, or refuses.
 pub async fn run(args: StatsArgs) -> Result<ExitCode, Failure> {
-    let client = args.connect.client()?;
-    let answer = client.get_usage(GetUsageRequest { account: args.account }).await;
-    let usage = answer.map_err(|failure| call_failed(&failure, &args.connect.endpoint))?;
-    say_as(args.output.output, || to_json(&usage), || facts(to_facts(&usage)))?;
+    let client = args.on.connect.client()?;
+    let answer = client.get_usage(GetUsageRequest { account: args.on.account }).await;
+    let usage = answer.map_err(|failure| call_failed(&failure, &args.on.connect.endpoint))?;
+    say_as(args.on.output.output, || to_json(&usage), || facts(to_facts(&usage)))?;
     if usage.at_least {
         note("there is more than was counted: the figures are at least these");
     }

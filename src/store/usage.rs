@@ -187,6 +187,12 @@ impl Statement {
         Statement::OverdueOperations,
         Statement::OverdueLocks,
     ];
+
+    /// Whether it looks at what is due now, and so has the time as its last parameter.
+    pub(super) fn looks_at_the_clock(self) -> bool {
+        use Statement::{OverdueDeliveries, OverdueLocks, OverdueOperations};
+        matches!(self, OverdueDeliveries | OverdueOperations | OverdueLocks)
+    }
 }
 
 impl Store {

@@ -78,12 +78,6 @@ fn sql(statement: Statement) -> &'static str {
     }
 }
 
-/// Whether a statement looks at what is due now.
-fn looks_at_the_clock(statement: Statement) -> bool {
-    use Statement::{OverdueDeliveries, OverdueLocks, OverdueOperations};
-    matches!(statement, OverdueDeliveries | OverdueOperations | OverdueLocks)
-}
-
 impl PostgresStore {
     /// See [`crate::store::Store::usage`].
     ///
@@ -93,7 +87,7 @@ impl PostgresStore {
         let calls = Statement::ALL.map(|statement| {
             let mut parameters: Vec<Parameter<'_>> =
                 vec![value(account.bucket()), value(account.as_str()), value(COUNTED_MAX)];
-            parameters.extend(looks_at_the_clock(statement).then(|| value(now.0)));
+            parameters.extend(statement.looks_at_the_clock().then(|| value(now.0)));
             Call { sql: sql(statement), parameters }
         });
         Ok(Usage::from_figures(&self.figures(calls.into()).await?)?)

@@ -72,12 +72,6 @@ fn sql(statement: Statement) -> &'static str {
     }
 }
 
-/// Whether a statement looks at what is due now.
-fn looks_at_the_clock(statement: Statement) -> bool {
-    use Statement::{OverdueDeliveries, OverdueLocks, OverdueOperations};
-    matches!(statement, OverdueDeliveries | OverdueOperations | OverdueLocks)
-}
-
 impl SqliteStore {
     /// See [`crate::store::Store::usage`].
     ///
@@ -89,7 +83,7 @@ impl SqliteStore {
             let mut all = Vec::new();
             for statement in Statement::ALL {
                 let (bucket, name) = (account.bucket(), account.as_str());
-                let found = match looks_at_the_clock(statement) {
+                let found = match statement.looks_at_the_clock() {
                     true => {
                         let parameters = params![bucket, name, COUNTED_MAX, now.0];
                         figures(connection, sql(statement), parameters)?
