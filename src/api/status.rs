@@ -218,9 +218,10 @@ fn particulars(refusal: &Refusal) -> Vec<(&'static str, String)> {
             told.push(("limit_ms", (limit.0 / 1_000).to_string()));
             told
         }
-        Refusal::AdmissionClosed { store_time, window, standing } => {
+        Refusal::AdmissionClosed { store_time, window, closed_before, standing } => {
             let mut told = store_time_told(*store_time);
             told.push(("limit_ms", (window.0 / 1_000).to_string()));
+            told.extend(closed_before.map(|closed| ("closed_before", format_time(closed))));
             told.push(("standing", standing.word().to_owned()));
             told
         }
@@ -413,6 +414,7 @@ mod tests {
                 Refusal::AdmissionClosed {
                     store_time,
                     window: retry,
+                    closed_before: None,
                     standing: Standing::NeverAccepted,
                 },
                 Code::FailedPrecondition,

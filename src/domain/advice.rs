@@ -195,6 +195,20 @@ mod tests {
         assert!(advises_a_new_id("Try a new id."), "the check can fail");
     }
 
+    /// The errors that the README lists, and nothing else, are led on from by the page.
+    #[test]
+    fn the_page_leads_on_from_every_reason() {
+        let readme = include_str!("../../README.md");
+        let begin = readme.find("| code | reasons |").expect("the table of errors");
+        let table = readme[begin..].split("\n\n").next().expect("a table");
+        let reasons = table.lines().skip(2).filter_map(|line| line.split('|').nth(2));
+        let reasons: Vec<&str> = reasons.flat_map(|cell| cell.split(", ")).map(str::trim).collect();
+        assert!(reasons.len() > 30, "{reasons:?}");
+        for reason in reasons {
+            assert!(PAGE.contains(reason), "docs/recovery.md does not lead on from {reason}");
+        }
+    }
+
     #[test]
     fn the_page_shows_every_row_and_no_other() {
         let cells = |row: Row| {

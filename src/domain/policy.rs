@@ -110,6 +110,9 @@ pub const RESULT_BYTES_LIMIT: usize = 16 * 1024 * 1024;
 /// stream's memory reckon with.
 pub const INLINE_PAYLOAD_BYTES_LIMIT: usize = 64 * 1024;
 
+/// How far ahead of the store a clock may be at most: one that is wrong by more than a day is wrong, and
+/// what was accepted from it is kept for as much longer.
+pub const SKEW_LIMIT: Span = Span::hours(24);
 /// Arguments and documents stay below this: a client decodes 4 MiB by default, and its envelope
 /// needs room.
 pub const BODY_BYTES_LIMIT: usize = 3 * 1024 * 1024;
@@ -182,11 +185,11 @@ impl Policy {
         if let Some((name, _)) = spans.into_iter().find(|(_, span)| *span <= Span(0)) {
             return out_of_range(name, "must be longer than zero");
         }
-        if self.max_clock_skew < Span(0) {
-            return out_of_range("max_clock_skew", "must not be negative");
+        if !(Span(0)..=SKEW_LIMIT).contains(&self.max_clock_skew) {
+            let problem = format!("must be 0s to {}", format_span(SKEW_LIMIT));
+            return out_of_range("max_clock_skew", problem);
         }
-        let skew = [("max_clock_skew", self.max_clock_skew)];
-        match spans.into_iter().chain(skew).find(|(_, span)| *span > SPAN_LIMIT) {
+        match spans.into_iter().find(|(_, span)| *span > SPAN_LIMIT) {
             Some((name, _)) => {
                 out_of_range(name, format!("must be at most {}", format_span(SPAN_LIMIT)))
             }

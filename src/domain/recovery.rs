@@ -302,7 +302,13 @@ mod tests {
         let id = OperationId::parse("op-1").expect("valid");
         let (now, span) = (Timestamp(0), Span::seconds(1));
         let closed = |standing| {
-            Admission::Refused(Refusal::AdmissionClosed { store_time: now, window: span, standing })
+            let closed_before = None;
+            Admission::Refused(Refusal::AdmissionClosed {
+                store_time: now,
+                window: span,
+                closed_before,
+                standing,
+            })
         };
         let skew = Refusal::ClockSkew { store_time: now, limit: span };
         let expired = Refusal::EvidenceExpired { floor: now };

@@ -15,6 +15,7 @@ use super::{
     intent::IntentPart,
     lock::Lock,
     operation::OperationState,
+    spans::format_time,
     standing::Standing,
 };
 
@@ -84,6 +85,8 @@ pub enum Refusal {
         store_time: Timestamp,
         /// The window.
         window: Span,
+        /// Up to when ids were closed before the window was widened, where that alone closes this one.
+        closed_before: Option<Timestamp>,
         /// What is known of the id: NOT_ACCEPTED_YET, or NEVER_ACCEPTED where that is proven.
         standing: Standing,
     },
@@ -377,6 +380,11 @@ impl Refusal {
             Refusal::ClockSkew { limit, .. } => format!(
                 "the id's mint time is more than {} s ahead of the store's clock",
                 limit.0 / 1_000_000
+            ),
+            Refusal::AdmissionClosed { closed_before: Some(closed), .. } => format!(
+                "ids minted up to {} were closed before the admission window was widened, which \
+                 opens none of them",
+                format_time(*closed)
             ),
             Refusal::AdmissionClosed { window, .. } => format!(
                 "the id's mint time is older than the admission window of {} s",

@@ -213,7 +213,9 @@ pub fn of(kept: Kept, mint: MintTime, clocks: &Clocks, probe: Probe) -> Answer {
         Probe::Free if mint <= closed_before => Standing::NeverAccepted,
         Probe::Free | Probe::Held | Probe::NotAsked => Standing::NotAcceptedYet,
     };
-    refused(standing, Refusal::AdmissionClosed { store_time: now, window, standing })
+    let closed_before = (mint > now - window).then_some(closed_before);
+    let refusal = Refusal::AdmissionClosed { store_time: now, window, closed_before, standing };
+    refused(standing, refusal)
 }
 
 /// Whether an id without a record may be accepted now, for one who holds its lock.

@@ -175,6 +175,12 @@ fn a_wider_window_opens_nothing_that_was_closed() {
     for (age, reason) in &ages[1..] {
         assert_eq!(refused(&mut memory, &minted(*age)).reason(), *reason, "still closed");
     }
+    let told = refused(&mut memory, &minted(Span::hours(25)));
+    assert!(
+        matches!(&told, Refusal::AdmissionClosed { closed_before: Some(at), .. } if *at == closed),
+        "it is not older than the window of now: {told:?}"
+    );
+    assert!(told.text().contains("were closed before"), "{}", told.text());
     memory.run(&minted(Span::hours(24))).expect("what was never closed is open now");
     // And narrower again.
     set_span(&mut memory, Setting::AdmissionWindow, Span::hours(1));

@@ -24,7 +24,7 @@ pub struct PolicyUpdate {
     pub intention: Intention,
 }
 
-/// The answer to [`Command::UpdatePolicy`].
+/// The answer to [`super::Command::UpdatePolicy`].
 #[derive(Debug, Clone)]
 pub struct PolicyUpdated {
     /// The account after.
@@ -48,7 +48,7 @@ pub struct FloorRaise {
     pub intention: Intention,
 }
 
-/// The answer to [`Command::RaiseFloor`].
+/// The answer to [`super::Command::RaiseFloor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloorRaised {
     /// The floor as it was.
@@ -68,7 +68,7 @@ pub struct Erasure {
     pub subject: String,
 }
 
-/// The answer to [`Command::Erase`].
+/// The answer to [`super::Command::Erase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Erased {
     /// The payloads are gone.
