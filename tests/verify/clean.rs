@@ -11,7 +11,7 @@ use receiptd::{
 use crate::{
     commands::ack,
     history,
-    places::{check, close, engine, open_to_read},
+    places::{check, close, engine, engine_with, open_to_read, policy_that_keeps},
     support::stores::{TestStore, on_both_stores},
 };
 
@@ -100,7 +100,7 @@ async fn nothing_is_found_beside_a_running_engine(store: TestStore) {
 async fn nothing_is_found_on_a_large_store(store: TestStore) {
     let wanted = std::env::var("TESTS_VERIFY_OPERATIONS").ok();
     let operations = wanted.as_ref().map_or(3_000, |count| count.parse().expect("a number"));
-    let (running, seams) = engine(&store).await;
+    let (running, seams) = engine_with(&store, policy_that_keeps()).await;
     let start = Instant::now();
     history::make(&running, &seams, operations).await;
     close(running).await;
@@ -112,5 +112,6 @@ async fn nothing_is_found_on_a_large_store(store: TestStore) {
         println!("made in {made:?}, checked in {:?}: {counts:?}", start.elapsed());
     }
     assert_eq!(told, []);
+    assert!(counts.operations >= u64::try_from(operations).expect("small"), "{counts:?}");
     opened.close().await;
 }

@@ -39,8 +39,24 @@ pub fn policy() -> Policy {
     }
 }
 
+/// As [`policy`], and nothing ages while a test runs.
+pub fn policy_that_keeps() -> Policy {
+    let usual = Policy::default();
+    Policy {
+        record_retention: usual.record_retention,
+        audit_retention: usual.audit_retention,
+        tombstone_retention: usual.tombstone_retention,
+        ..policy()
+    }
+}
+
 /// An engine on the store, on a clock that stands still.
 pub async fn engine(store: &TestStore) -> (Engine, Seams) {
+    engine_with(store, policy()).await
+}
+
+/// The same under a policy.
+pub async fn engine_with(store: &TestStore, policy: Policy) -> (Engine, Seams) {
     let counter = Arc::new(AtomicU64::new(1));
     let seams = Seams::simulated(|| Timestamp(0), move || counter.fetch_add(1, Ordering::SeqCst));
     let now = wall_clock().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
@@ -57,7 +73,7 @@ pub async fn engine(store: &TestStore) -> (Engine, Seams) {
         }
     };
     let settings = EngineSettings { lanes: 1 };
-    (Engine::start(opened, policy(), settings, seams.clone()), seams)
+    (Engine::start(opened, policy, settings, seams.clone()), seams)
 }
 
 /// Ends an engine and its store.
